@@ -1,0 +1,1 @@
+"""manymodes: continual learning without keeping old data."""

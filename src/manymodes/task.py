@@ -1,0 +1,228 @@
+"""What arrives: data, a task with its valid outputs, a stream of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from manymodes.errors import PastDataError, UserError, require, unknown
+
+SCENARIOS = ("task", "class", "instance")
+
+
+class Batch(NamedTuple):
+    """Some samples of a data set: their numbers, inputs and targets."""
+
+    index: Tensor
+    inputs: Tensor
+    targets: Tensor
+
+
+@runtime_checkable
+class Data(Protocol):
+    """Samples by number. `targets` are output indices (S,); inputs come a batch at a time.
+
+    `batches(order, generator)` yields one Batch per index tensor of `order`. Where the data augments,
+    it does so only if a generator is given, drawing from that generator alone: this is what makes a
+    resumed epoch equal to an uninterrupted one.
+    """
+
+    targets: Tensor
+    augments: bool
+
+    def __len__(self) -> int: ...
+    def batches(
+        self, order: Sequence[Tensor], generator: torch.Generator | None = None
+    ) -> Iterator[Batch]: ...
+
+
+class TensorData:
+    """Samples in memory; `transform` turns a raw batch (uint8, say) into network input.
+
+    >>> data = TensorData(torch.arange(6).view(3, 2), torch.tensor([0, 1, 0]), transform=Tensor.float)
+    >>> next(data.batches([torch.tensor([2, 0])])).inputs.tolist()
+    [[4.0, 5.0], [0.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    ) -> None:
+        require(
+            len(inputs) == len(targets),
+            f"{len(inputs)} inputs but {len(targets)} targets: give one target per input",
+        )
+        self.inputs, self.targets = inputs, targets.long()
+        self.transform, self.augment = transform, augment
+        self.augments = augment is not None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def to(self, device: torch.device) -> TensorData:
+        """The same data on a device, raw type kept."""
+        return TensorData(self.inputs.to(device), self.targets.to(device), self.transform, self.augment)
+
+    def batches(self, order: Sequence[Tensor], generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """Gather, augment (only with a generator), transform."""
+        for index in order:
+            where = index.to(self.inputs.device)
+            inputs = self.inputs[where]
+            if self.augment is not None and generator is not None:
+                inputs = self.augment(inputs, generator)
+            if self.transform is not None:
+                inputs = self.transform(inputs)
+            yield Batch(index, inputs, self.targets[where])
+
+
+class GuardedData:
+    """A task's data as a strategy sees it: once closed, every read raises.
+
+    The data is dropped on closing, so a reference kept by a strategy does not keep the data alive.
+    """
+
+    def __init__(self, data: Data, task: str) -> None:
+        self._open: Data | None = data
+        self._task = task
+
+    def close(self) -> None:
+        """The task is learnt: from now on nobody reads this."""
+        self._open = None
+
+    def _data(self) -> Data:
+        if self._open is None:
+            raise PastDataError(
+                f"the data of task {self._task!r} was read after the task was learnt, by a strategy with "
+                "rehearses = False; keep what you need as state, or declare rehearses = True"
+            )
+        return self._open
+
+    def __len__(self) -> int:
+        return len(self._data())
+
+    @property
+    def targets(self) -> Tensor:
+        """The targets, while open."""
+        return self._data().targets
+
+    @property
+    def augments(self) -> bool:
+        """Whether training batches differ from draw to draw."""
+        return self._data().augments
+
+    def batches(self, order: Sequence[Tensor], generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """The batches, each checked: an iterator kept from an open task stops working too."""
+        for batch in self._data().batches(order, generator):
+            self._data()
+            yield batch
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training phase: its data and `classes`, the outputs that are valid for it.
+
+    Targets are output indices. `val` may be None: then what needs held-out data uses the training data.
+    """
+
+    name: str
+    train: Data
+    val: Data | None
+    test: Data | None
+    classes: tuple[int, ...]
+
+    def guarded(self) -> tuple[Task, Callable[[], None]]:
+        """This task behind guards, and the function that closes them."""
+        train = GuardedData(self.train, self.name)
+        val = None if self.val is None else GuardedData(self.val, self.name)
+
+        def close() -> None:
+            train.close()
+            if val is not None:
+                val.close()
+
+        return replace(self, train=train, val=val, test=None), close
+
+
+@dataclass(frozen=True)
+class Stream(Sequence[Task]):
+    """A sequence of tasks, each made when asked for.
+
+    `scenario` is "task" (the valid outputs are the task's own), "class" (those seen so far) or
+    "instance" (all, always). `class_names[i]` names output i.
+    """
+
+    name: str
+    scenario: str
+    num_outputs: int
+    input_shape: tuple[int, ...]
+    builders: tuple[Callable[[], Task], ...] = field(repr=False)
+    class_names: tuple[str, ...] = ()
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scenario not in SCENARIOS:
+            raise unknown("scenario", self.scenario, SCENARIOS)
+        require(len(self.builders) > 0, f"stream {self.name!r} has no task")
+
+    def __len__(self) -> int:
+        return len(self.builders)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Stream: ...
+    def __getitem__(self, index: int | slice) -> Task | Stream:
+        if isinstance(index, slice):
+            return replace(self, builders=self.builders[index])
+        return self.builders[index]()
+
+    def __iter__(self) -> Iterator[Task]:
+        return (build() for build in self.builders)
+
+
+def as_data(data: Any, targets: Any = None) -> Data:
+    """Data from what people have: Data, (x, y), tensors or arrays, a TensorDataset, any map-style Dataset.
+
+    >>> len(as_data(torch.zeros(5, 2), torch.zeros(5)))
+    5
+    """
+    if targets is not None:
+        return TensorData(_tensor(data, "inputs"), _tensor(targets, "targets"))
+    if isinstance(data, TensorDataset):
+        require(
+            len(data.tensors) == 2,
+            f"a TensorDataset to learn from has 2 tensors (inputs, targets), not {len(data.tensors)}",
+        )
+        return TensorData(*data.tensors)
+    if isinstance(data, Data):
+        return data
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return TensorData(_tensor(data[0], "inputs"), _tensor(data[1], "targets"))
+    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        from manymodes.streams.mapped import MappedData
+
+        return MappedData(data)
+    raise UserError(
+        f"cannot learn from {type(data).__name__}: give a Task, (inputs, targets), a TensorDataset or a "
+        "map-style Dataset of (input, target) pairs"
+    )
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.asarray(values)
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} cannot become a tensor: {error}") from None
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
