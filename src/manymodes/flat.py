@@ -76,7 +76,8 @@ class FlatModel:
 
     def bind(self, theta: Tensor, buffers: Tensor | None = None) -> None:
         """Let the module read and write these vectors from now on; nothing is copied."""
-        assert theta.shape == self.theta.shape and theta.is_contiguous()
+        assert theta.shape == self.theta.shape
+        assert theta.is_contiguous()
         self.theta.data = theta
         for parameter, (_, where, shape) in zip(self._parameters, self.segments, strict=True):
             parameter.data = theta[where].view(shape)
@@ -124,7 +125,7 @@ def _check(named: list[tuple[str, nn.Parameter]]) -> None:
     lazy = [name for name, parameter in named if is_lazy(parameter)]
     require(
         not lazy,
-        f"parameter {lazy[0] if lazy else ''!r} is lazy (no shape yet): run one batch through the module first",
+        f"parameter {', '.join(lazy)} is lazy (no shape yet): run one batch through the module first",
     )
     require(bool(named), "the module has no trainable parameter: set requires_grad on at least one")
     kinds = {(p.dtype, p.device) for _, p in named}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, overload
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ class Batch(NamedTuple):
     targets: Tensor
 
 
-@runtime_checkable
 class Data(Protocol):
     """Samples by number. `targets` are output indices (S,); inputs come a batch at a time.
 
@@ -36,10 +35,13 @@ class Data(Protocol):
     targets: Tensor
     augments: bool
 
-    def __len__(self) -> int: ...
-    def batches(
-        self, order: Sequence[Tensor], generator: torch.Generator | None = None
-    ) -> Iterator[Batch]: ...
+    def __len__(self) -> int:
+        """The number of samples."""
+        ...
+
+    def batches(self, order: Sequence[Tensor], generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """One Batch per index tensor."""
+        ...
 
 
 class TensorData:
@@ -140,7 +142,7 @@ class Task:
     classes: tuple[int, ...]
 
     def guarded(self) -> tuple[Task, Callable[[], None]]:
-        """This task behind guards, and the function that closes them."""
+        """The same task behind guards, and the function that closes them."""
         train = GuardedData(self.train, self.name)
         val = None if self.val is None else GuardedData(self.val, self.name)
 
@@ -202,9 +204,9 @@ def as_data(data: Any, targets: Any = None) -> Data:
             len(data.tensors) == 2,
             f"a TensorDataset to learn from has 2 tensors (inputs, targets), not {len(data.tensors)}",
         )
-        return TensorData(*data.tensors)
-    if isinstance(data, Data):
-        return data
+        return TensorData(data.tensors[0], data.tensors[1])
+    if hasattr(data, "batches") and hasattr(data, "targets"):
+        return cast(Data, data)
     if isinstance(data, tuple | list) and len(data) == 2:
         return TensorData(_tensor(data[0], "inputs"), _tensor(data[1], "targets"))
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
