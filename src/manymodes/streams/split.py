@@ -1,0 +1,223 @@
+"""Splits of one pool of samples into train, val and test, and into tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manymodes.errors import require, unknown
+from manymodes.task import SCENARIOS, Data, Stream, Task
+
+HEADS = ("multi", "shared")
+PAPER_FRACTIONS = (0.7, 0.1, 0.2)
+_ORDER, _SPLIT, _LIMIT = range(3)  # separate random streams: asking for fewer samples moves no split
+
+
+class Splits(NamedTuple):
+    """Sample numbers of the three parts; no number is in two of them."""
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples with class labels (S,), their splits, and how to get some of them as Data.
+
+    `select(index, targets, training)` returns the samples `index` with these targets; it augments only
+    training samples, and only if the stream was asked to.
+    """
+
+    name: str
+    labels: Tensor
+    class_names: tuple[str, ...]
+    splits: Splits
+    select: Callable[[Tensor, Tensor, bool], Data]
+    input_shape: tuple[int, ...]
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def class_order(num_classes: int, seed: int) -> list[int]:
+    """The classes in the order in which they arrive.
+
+    >>> sorted(class_order(5, seed=0)) == list(range(5)) and class_order(5, 0) == class_order(5, 0)
+    True
+    """
+    return [int(c) for c in np.random.default_rng([_ORDER, seed]).permutation(num_classes)]
+
+
+def stratified(labels: Tensor, seed: int, fractions: tuple[float, float, float] = PAPER_FRACTIONS) -> Splits:
+    """Every class cut into train, val and test in the same proportions, at random but fixed by `seed`.
+
+    >>> [len(part) for part in stratified(torch.arange(2).repeat(50), seed=0)]
+    [70, 10, 20]
+    """
+    generator = np.random.default_rng([_SPLIT, seed])
+    parts: tuple[list[np.ndarray[Any, Any]], ...] = ([], [], [])
+    for label in torch.unique(labels).tolist():
+        rows = generator.permutation((labels == label).nonzero()[:, 0].numpy())
+        val, test = (round(fraction * len(rows)) for fraction in fractions[1:])
+        cuts = np.split(rows, [len(rows) - val - test, len(rows) - test])
+        for part, cut in zip(parts, cuts, strict=True):
+            part.append(cut)
+    return Splits(*(_sorted(part) for part in parts))
+
+
+def _sorted(parts: list[np.ndarray[Any, Any]]) -> Tensor:
+    joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    return torch.from_numpy(np.sort(joined.astype(np.int64)))
+
+
+def balanced(index: Tensor, labels: Tensor, limit: int, seed: int) -> Tensor:
+    """At most `limit` of the samples `index`, as even over the classes as they allow.
+
+    >>> balanced(torch.arange(10), torch.tensor([0] * 8 + [1] * 2), 4, seed=0)[2:].tolist()
+    [8, 9]
+    """
+    if len(index) <= limit:
+        return index
+    shuffled = np.random.default_rng([_LIMIT, seed]).permutation(index.numpy())
+    labels_S = labels[torch.from_numpy(shuffled)].numpy()
+    rank_S = np.empty(len(shuffled), dtype=np.int64)
+    for label in np.unique(labels_S):
+        here = labels_S == label
+        rank_S[here] = np.arange(here.sum())
+    first = np.argsort(rank_S, kind="stable")[:limit]  # everybody's first sample, then everybody's second
+    return torch.from_numpy(np.sort(shuffled[first]))
+
+
+def tasks_by_class(labels: Tensor, order: Sequence[int], tasks: int) -> Tensor:
+    """The task of every sample (S,) when the classes arrive in `order`, cut into `tasks` groups.
+
+    >>> tasks_by_class(torch.tensor([0, 1, 2, 3]), order=[2, 0, 1, 3], tasks=2).tolist()
+    [0, 1, 0, 1]
+    """
+    require(
+        isinstance(tasks, int) and 1 <= tasks <= len(order),
+        f"tasks={tasks!r}: {len(order)} classes make 1 to {len(order)} tasks",
+    )
+    task_of_class = torch.empty(len(order), dtype=torch.long)
+    for task, group in enumerate(np.array_split(np.asarray(order), tasks)):
+        task_of_class[torch.from_numpy(group)] = task
+    return task_of_class[labels]
+
+
+def make_tasks(
+    pool: Pool,
+    task_of: Tensor,
+    task_names: Sequence[str],
+    *,
+    scenario: str,
+    head: str = "multi",
+    limit: int | None = None,
+    seed: int = 0,
+) -> Stream:
+    """The stream whose task t holds the samples with task_of == t.
+
+    Valid outputs: "task" the task's own classes, "class" those seen so far, "instance" all. With
+    head="shared" a task's labels are renumbered from 0 and every task uses the same few outputs.
+    """
+    if scenario not in SCENARIOS:
+        raise unknown("scenario", scenario, SCENARIOS)
+    if head not in HEADS:
+        raise unknown("head", head, HEADS)
+    require(
+        head == "multi" or scenario == "task",
+        f"head='shared' renumbers the labels of each task, which scenario={scenario!r} cannot undo; "
+        "use scenario='task' or head='multi'",
+    )
+    labels_of_task = [_labels(pool, task_of, task, name) for task, name in enumerate(task_names)]
+    _check_sizes(labels_of_task, task_names, scenario, limit)
+    widest = max(len(labels) for labels in labels_of_task)
+    seen: set[int] = set()
+    builders = []
+    for task, (name, labels) in enumerate(zip(task_names, labels_of_task, strict=True)):
+        seen |= set(labels)
+        valid = {"task": labels, "class": sorted(seen), "instance": range(len(pool.class_names))}[scenario]
+        output_of = torch.arange(len(pool.class_names))
+        if head == "shared":
+            valid = range(len(labels))
+            output_of[torch.tensor(labels)] = torch.arange(len(labels))
+        builders.append(
+            partial(_build, pool, task_of, task, name, tuple(valid), output_of, limit, seed + task)
+        )
+    shared_names = tuple(f"class {position + 1} of the task" for position in range(widest))
+    return Stream(
+        name=pool.name,
+        scenario=scenario,
+        num_outputs=widest if head == "shared" else len(pool.class_names),
+        input_shape=pool.input_shape,
+        builders=tuple(builders),
+        class_names=shared_names if head == "shared" else pool.class_names,
+        info={
+            **pool.info,
+            "seed": seed,
+            "head": head,
+            "limit": limit,
+            "tasks": {
+                name: [pool.class_names[label] for label in labels]
+                for name, labels in zip(task_names, labels_of_task, strict=True)
+            },
+        },
+    )
+
+
+def _labels(pool: Pool, task_of: Tensor, task: int, name: str) -> list[int]:
+    """The task's classes; one that is only evaluated, never trained, is a mistake in the data."""
+    train, *held_out = (set(pool.labels[part[task_of[part] == task]].tolist()) for part in pool.splits)
+    require(len(train) > 0, f"task {name!r} has no training sample")
+    untrained = sorted(set().union(*held_out) - train)
+    require(
+        not untrained,
+        f"task {name!r} tests classes that it never trains: "
+        + ", ".join(repr(pool.class_names[label]) for label in untrained[:5]),
+    )
+    return sorted(train)
+
+
+def _check_sizes(
+    labels_of_task: list[list[int]], task_names: Sequence[str], scenario: str, limit: int | None
+) -> None:
+    for name, labels in zip(task_names, labels_of_task, strict=True):
+        require(
+            scenario != "task" or len(labels) > 1,
+            f"task {name!r} has one class only: with scenario='task' there is nothing to tell apart; "
+            "use fewer tasks, or scenario='class'",
+        )
+        require(
+            limit is None or limit >= len(labels),
+            f"limit={limit}: task {name!r} has {len(labels)} classes, so give it at least as many samples",
+        )
+
+
+def _build(
+    pool: Pool,
+    task_of: Tensor,
+    task: int,
+    name: str,
+    classes: tuple[int, ...],
+    output_of: Tensor,
+    limit: int | None,
+    seed: int,
+) -> Task:
+    train, val, test = (part[task_of[part] == task] for part in pool.splits)
+    if limit is not None:
+        train = balanced(train, pool.labels, limit, seed)
+
+    def data(index: Tensor, training: bool = False) -> Data:
+        return pool.select(index, output_of[pool.labels[index]], training)
+
+    return Task(
+        name=name,
+        train=data(train, training=True),
+        val=data(val) if len(val) else None,
+        test=data(test) if len(test) else None,
+        classes=classes,
+    )
