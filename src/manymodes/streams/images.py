@@ -1,0 +1,145 @@
+"""Images: decoding to uint8, normalising and augmenting a whole batch where it lies."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from manymodes.errors import UserError, unknown
+from manymodes.task import TensorData
+
+# (mean, standard deviation) per channel of pixels scaled to [0, 1]
+NORMALISE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "none": ((0.0,), (1.0,)),
+    "half": ((0.5,), (0.5,)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar100": ((0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762)),  # of the 50,000 training images
+}
+
+
+class UnreadableImage(ValueError):
+    """A file or bytes that no decoder takes; the text says which and why."""
+
+
+class Normalise:
+    """uint8 pixels (S, C, H, W) to floats with about zero mean and unit spread, on the pixels' device.
+
+    >>> Normalise("none")(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).flatten().tolist()
+    [0.0, 1.0]
+    """
+
+    def __init__(self, name: str) -> None:
+        if name not in NORMALISE:
+            raise unknown("normalise", name, NORMALISE)
+        mean_C11, std_C11 = (torch.tensor(values).view(-1, 1, 1) for values in NORMALISE[name])
+        self.name, self.scale, self.shift = name, 1 / (255 * std_C11), -mean_C11 / std_C11
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        """(pixel / 255 - mean) / std, as one multiply and one add; one channel stays one channel."""
+        if self.scale.device != raw.device:
+            self.scale, self.shift = self.scale.to(raw.device), self.shift.to(raw.device)
+        scale, shift = self.scale, self.shift
+        if raw.shape[1] == 1 and len(scale) > 1:  # grey pictures under colour statistics: their average
+            scale, shift = scale.mean(0, keepdim=True), shift.mean(0, keepdim=True)
+        return torch.addcmul(shift, raw.to(scale.dtype), scale)
+
+
+class CropFlip:
+    """The usual augmentation of small images: pad by 4, crop at random, mirror every second one.
+
+    Everything random comes from the generator that is given, so equal generators give equal batches.
+    """
+
+    def __init__(self, padding: int = 4, flip: bool = True) -> None:
+        self.padding, self.flip = padding, flip
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Another rendition of every image; shape and type stay."""
+        count, _, height, width = images.shape
+        pad = self.padding
+        shift_S2 = torch.randint(2 * pad + 1, (count, 2), generator=generator, device=generator.device)
+        mirror_S = torch.rand(count, generator=generator, device=generator.device) < 0.5
+        shift_S2, mirror_S = shift_S2.to(images.device), mirror_S.to(images.device)
+        # all crops as a view (S, C, shifts, shifts, H, W), of which one per image is copied
+        crops = functional.pad(images, (pad,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+        rows = torch.arange(count, device=images.device)
+        out = crops[rows, :, shift_S2[:, 0], shift_S2[:, 1]]
+        return torch.where(mirror_S[:, None, None, None], out.flip(-1), out) if self.flip else out
+
+
+def image_data(
+    images: Tensor, targets: Tensor, *, normalise: str, augment: bool, training: bool
+) -> TensorData:
+    """uint8 images in memory as data; only training data augments, and only if asked to."""
+    return TensorData(
+        images, targets, transform=Normalise(normalise), augment=CropFlip() if augment and training else None
+    )
+
+
+def decode(source: Path | bytes, *, size: int | None = None, channels: int = 3) -> Tensor:
+    """One image as uint8 (C, H, W), upright; with `size`, its central square scaled to size x size."""
+    image_module, orient = _pillow()
+    try:
+        with image_module.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            if size is not None:
+                image.draft("RGB" if channels == 3 else "L", (size, size))  # JPEG: decode no more than needed
+            pixels = _eight_bit(image_module, orient(image)).convert("RGB" if channels == 3 else "L")
+            if size is not None and pixels.size != (size, size):
+                pixels = pixels.resize((size, size), image_module.Resampling.BILINEAR, box=_square(pixels))
+            array_HWC = np.array(pixels, dtype=np.uint8)
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise all sorts on broken bytes
+        name = f"{len(source)} bytes" if isinstance(source, bytes) else str(source)
+        raise UnreadableImage(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) from None
+    return torch.from_numpy(array_HWC.reshape(*array_HWC.shape[:2], -1)).permute(2, 0, 1).contiguous()
+
+
+def decode_all(sources: Sequence[bytes], *, size: int | None = None) -> Tensor:
+    """Encoded images of one size as uint8 (S, 3, H, W)."""
+    first = decode(sources[0], size=size)
+    out = torch.empty((len(sources), *first.shape), dtype=torch.uint8)
+    for row, source in enumerate(sources):
+        out[row] = decode(source, size=size)
+    return out
+
+
+def measure(path: Path) -> tuple[int, int]:
+    """Width and height of an image file, from its header alone."""
+    image_module, _ = _pillow()
+    try:
+        with image_module.open(path) as image:
+            width, height = image.size
+            turned = image.getexif().get(0x0112, 1) >= 5  # EXIF orientations 5 to 8 lie on their side
+    except Exception as error:
+        raise UnreadableImage(f"{path}: {type(error).__name__}: {error}".splitlines()[0]) from None
+    return (height, width) if turned else (width, height)
+
+
+def _square(image: Any) -> tuple[float, float, float, float]:
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _eight_bit(image_module: Any, image: Any) -> Any:
+    """16-bit grey levels keep their upper byte; Pillow's own conversion would clip them to white."""
+    if image.mode.startswith("I;16"):
+        return image_module.fromarray((np.asarray(image, dtype=np.uint16) >> 8).astype(np.uint8))
+    return image
+
+
+def _pillow() -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise UserError('images need Pillow: pip install "manymodes[images]"') from None
+    return Image, ImageOps.exif_transpose
