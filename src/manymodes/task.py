@@ -19,7 +19,7 @@ SCENARIOS = ("task", "class", "instance")
 class Batch(NamedTuple):
     """Some samples of a data set: their numbers, inputs and targets."""
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # not tuple.index: nobody searches a batch
     inputs: Tensor
     targets: Tensor
 
@@ -32,8 +32,15 @@ class Data(Protocol):
     resumed epoch equal to an uninterrupted one.
     """
 
-    targets: Tensor
-    augments: bool
+    @property
+    def targets(self) -> Tensor:
+        """Output indices (S,)."""
+        ...
+
+    @property
+    def augments(self) -> bool:
+        """Whether training batches differ from draw to draw."""
+        ...
 
     def __len__(self) -> int:
         """The number of samples."""

@@ -1,0 +1,90 @@
+"""Modes: N parameter vectors as the rows of a matrix, and the distribution they form together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from manymodes.flat import FlatModel
+
+
+class Modes:
+    """`theta` (N, P) and `buffers` (N, B): one row a mode, its BatchNorm statistics included."""
+
+    def __init__(self, theta: Tensor, buffers: Tensor) -> None:
+        self.theta, self.buffers = theta, buffers
+
+    @classmethod
+    def of(cls, model: FlatModel, count: int = 1) -> Modes:
+        """`count` copies of the model's present state."""
+        return cls(
+            model.theta.detach().repeat(count, 1).contiguous(),
+            model.buffers.detach().repeat(count, 1).contiguous(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+    def interpolate(self, alpha: Tensor, out: Tensor) -> Tensor:
+        """theta_hat = sum_i alpha_i theta_i, written into `out` (P,)."""
+        return torch.mv(self.theta.T, alpha, out=out)
+
+
+def simplex(count: int, generator: torch.Generator) -> Tensor:
+    """A point drawn uniformly from the simplex of `count` weights that sum to one.
+
+    >>> simplex(3, torch.Generator().manual_seed(0)).sum().item()
+    1.0
+    """
+    draws = -torch.log1p(-torch.rand(count, generator=generator, dtype=torch.float64))
+    return (draws / draws.sum()).float()
+
+
+def cosine(theta_NP: Tensor, layers: Sequence[slice]) -> tuple[Tensor, Tensor]:
+    """Mean cosine similarity over layers and pairs of modes, and its gradient (N, P).
+
+    dist = 1 / (M (N^2 - N) / 2) * sum_l sum_{i<j} cos(theta_i^l, theta_j^l): the paper's "distance",
+    which is a similarity and therefore minimised. With u_i the normalised rows of a layer,
+    d cos_ij / d theta_i = (u_j - cos_ij u_i) / |theta_i|.
+
+    >>> value, gradient = cosine(torch.tensor([[3.0, 0.0], [0.0, 2.0]]), [slice(0, 2)])
+    >>> value.item(), gradient.tolist()
+    (0.0, [[0.0, 0.3333333432674408], [0.5, 0.0]])
+    """
+    count = len(theta_NP)
+    gradient = torch.zeros_like(theta_NP)
+    total = theta_NP.new_zeros(())
+    if count < 2 or not layers:
+        return total, gradient
+    scale = 2.0 / (len(layers) * count * (count - 1))
+    for layer in layers:
+        rows = theta_NP[:, layer]
+        gram = rows @ rows.T
+        norms = gram.diagonal().clamp_min(1e-24).sqrt()
+        similarity = gram / (norms[:, None] * norms[None, :])
+        similarity.fill_diagonal_(0.0)
+        total = total + similarity.sum() / 2
+        # The gradient of every mode is a combination of the rows: one small matrix times the layer.
+        mixing = 1.0 / (norms[:, None] * norms[None, :])
+        mixing = mixing.fill_diagonal_(0.0) - torch.diag(similarity.sum(dim=1) / norms.square())
+        gradient[:, layer] = (scale * mixing) @ rows
+    return total * scale, gradient
+
+
+def pairwise_cosine(theta_NP: Tensor, layers: Sequence[slice]) -> Tensor:
+    """The layer-wise mean cosine of every pair of modes, (N, N)."""
+    unit = [torch.nn.functional.normalize(theta_NP[:, layer], dim=1) for layer in layers]
+    grams = [u @ u.T for u in unit] or [torch.eye(len(theta_NP))]
+    return torch.stack(grams).mean(dim=0)
+
+
+def joint(log_probs_NSC: Tensor) -> Tensor:
+    """log rho = logsumexp over modes - log N: the average of the modes' distributions, in log space.
+
+    >>> joint(torch.tensor([[[0.5, 0.5]], [[0.0, 1.0]]]).log()).exp().tolist()
+    [[0.25, 0.75]]
+    """
+    return torch.logsumexp(log_probs_NSC, dim=0) - math.log(len(log_probs_NSC))

@@ -1,0 +1,74 @@
+"""Which outputs are valid: restricting logits to them, renumbering targets, going back to full width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from manymodes.errors import require
+from manymodes.flat import FlatModel
+from manymodes.task import Data
+from manymodes.train import in_order, on_device
+
+Forward = Callable[[Tensor], Tensor]
+
+
+class Valid:
+    """The valid outputs of a task: `classes` out of `num_outputs`.
+
+    >>> valid = Valid((2, 3), num_outputs=5)
+    >>> valid.logits(torch.arange(5.0)[None]).tolist(), valid.targets(torch.tensor([3])).tolist()
+    ([[2.0, 3.0]], [1])
+    >>> valid.widen(torch.tensor([[0.5, 0.5]])).tolist()
+    [[0.0, 0.0, 0.5, 0.5, 0.0]]
+    """
+
+    def __init__(self, classes: Sequence[int], num_outputs: int, device: torch.device | None = None) -> None:
+        ordered = sorted(set(classes))
+        require(
+            bool(ordered) and ordered[0] >= 0 and ordered[-1] < num_outputs,
+            f"classes must be outputs of the model, 0 to {num_outputs - 1}, not {list(classes)}",
+        )
+        self.classes, self.num_outputs = tuple(ordered), num_outputs
+        self.columns = torch.tensor(ordered, device=device)
+        self._lookup = torch.full((num_outputs,), -1, device=device)
+        self._lookup[self.columns] = torch.arange(len(ordered), device=device)
+        first = ordered[0]
+        # Neighbouring outputs (the usual case) are a view, everything else a gather.
+        self._view = slice(first, ordered[-1] + 1) if ordered[-1] - first == len(ordered) - 1 else None
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def logits(self, logits_SC: Tensor) -> Tensor:
+        """The valid columns."""
+        return logits_SC[:, self.columns] if self._view is None else logits_SC[:, self._view]
+
+    def targets(self, targets: Tensor) -> Tensor:
+        """Targets renumbered to positions among the valid outputs."""
+        return targets - self._view.start if self._view is not None else self._lookup[targets]
+
+    def widen(self, probabilities_SK: Tensor) -> Tensor:
+        """Probabilities at full width, zero on the outputs that are not valid."""
+        full = probabilities_SK.new_zeros(len(probabilities_SK), self.num_outputs)
+        full[:, self.columns] = probabilities_SK
+        return full
+
+
+@torch.no_grad()
+def log_probabilities(model: FlatModel, data: Data, valid: Valid, forward: Forward) -> Tensor:
+    """(S, K) log-probabilities of the bound vector in eval mode, samples in order, without augmentation."""
+    with model.evaluating():
+        rows = [
+            log_softmax(valid.logits(forward(batch.inputs)), dim=1)
+            for batch in on_device(data.batches(in_order(len(data))), model.device)
+        ]
+    return torch.cat(rows) if rows else torch.zeros(0, len(valid), device=model.device)
+
+
+def of_targets(log_probs_SK: Tensor, targets: Tensor) -> Tensor:
+    """The entry of each row at its target, (S,)."""
+    return log_probs_SK.gather(1, targets[:, None]).squeeze(1)

@@ -1,0 +1,88 @@
+"""What holds a vector near its past: quadratics in parameters, distillation in outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+
+class Quadratic:
+    """strength / 2 * sum_d importance_d (theta_d - anchor_d)^2.
+
+    A sum of such terms is one such term plus a constant, so any number of past tasks costs as much as
+    one: `merge` adds a term exactly (same gradient everywhere).
+
+    >>> penalty = Quadratic(torch.zeros(2), torch.tensor([1.0, 2.0]), strength=10.0)
+    >>> penalty.value(torch.tensor([1.0, 1.0])).item()
+    15.0
+    >>> penalty.merge(torch.ones(2), torch.tensor([1.0, 0.0]))
+    >>> penalty.anchor.tolist(), penalty.importance.tolist()
+    ([0.5, 0.0], [2.0, 2.0])
+    """
+
+    def __init__(self, anchor: Tensor, importance: Tensor, strength: float) -> None:
+        self.anchor, self.importance, self.strength = anchor, importance, strength
+
+    def value(self, theta: Tensor) -> Tensor:
+        """The penalty at theta, as a scalar tensor."""
+        return 0.5 * self.strength * torch.dot(self.importance, (theta - self.anchor).square())
+
+    def add_gradient(self, theta: Tensor, gradient: Tensor) -> None:
+        """gradient += strength * importance * (theta - anchor), in place."""
+        gradient.addcmul_(self.importance, theta - self.anchor, value=self.strength)
+
+    def merge(self, anchor: Tensor, importance: Tensor) -> None:
+        """Add importance / 2 * (theta - anchor)^2; where both importances are zero the anchor moves along."""
+        total = self.importance + importance
+        share = torch.where(total > 0, importance / total.clamp_min(1e-38), torch.ones_like(total))
+        self.anchor = torch.lerp(self.anchor, anchor, share)
+        self.importance = total
+
+    def accumulate(self, anchor: Tensor, importance: Tensor) -> None:
+        """Add the importance and move the anchor here: the paper's lambda/2 F (theta - theta_prev)^2."""
+        self.anchor = anchor.clone()
+        self.importance = self.importance + importance
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The two vectors; the strength is a setting."""
+        return {"anchor": self.anchor, "importance": self.importance}
+
+    @classmethod
+    def from_state(
+        cls, state: dict[str, Tensor] | None, strength: float, device: torch.device
+    ) -> Quadratic | None:
+        """The penalty of a saved state, or None for none."""
+        if state is None:
+            return None
+        return cls(state["anchor"].to(device), state["importance"].to(device), strength)
+
+
+def distillation(
+    logits: Tensor, teacher_log_probs: Sequence[Tensor], groups: Sequence[Tensor], temperature: float
+) -> Tensor:
+    """T^2 * mean_s sum_g KL(teacher_g || student_g) with both softened by the temperature T.
+
+    A group is a set of old outputs that share a softmax: one per old task in a multi-head stream, one for
+    everything seen otherwise. Its teacher is (S, |group|) log-probabilities at the same temperature.
+    """
+    total = logits.new_zeros(())
+    for group, teacher in zip(groups, teacher_log_probs, strict=True):
+        student = log_softmax(logits[:, group] / temperature, dim=1)
+        total = total + (teacher.exp() * (teacher - student)).sum(dim=1).mean()
+    return total * temperature**2
+
+
+def old_groups(seen: Iterable[Sequence[int]], device: torch.device | None = None) -> list[Tensor]:
+    """The output groups to distil: each earlier task's valid outputs, without those inside another's.
+
+    >>> [g.tolist() for g in old_groups([(0, 1), (2, 3)])]
+    [[0, 1], [2, 3]]
+    >>> [g.tolist() for g in old_groups([(0, 1), (0, 1, 2, 3)])]
+    [[0, 1, 2, 3]]
+    """
+    sets = list(dict.fromkeys(tuple(sorted(classes)) for classes in seen))
+    kept = [a for a in sets if not any(set(a) < set(b) for b in sets)]
+    return [torch.tensor(group, device=device) for group in kept]

@@ -1,0 +1,1 @@
+"""The strategies: one file each, by name in `registry.py`."""

@@ -1,0 +1,414 @@
+"""What every strategy is: state in modes, one visible loop, predictions, save and load."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from manymodes import penalties
+from manymodes.errors import TrainingDiverged, UserError, require, unknown
+from manymodes.flat import FlatModel
+from manymodes.modes import Modes, joint
+from manymodes.outputs import Valid, log_probabilities
+from manymodes.strategies.checks import check_options, check_task, probe
+from manymodes.task import Batch, Data, Task, as_data
+from manymodes.train import (
+    Mean,
+    Optimiser,
+    gradient,
+    on_device,
+    randomness,
+    shuffled,
+    steps_per_epoch,
+    to_device,
+)
+
+OPTIMISERS = ("adamw", "sgd")
+SCHEDULES = ("1cycle", "constant")
+PRECISIONS = ("fp32", "bf16")
+BATCHNORMS = ("train", "frozen")
+
+
+class Training(TypedDict, total=False):
+    """The keyword arguments that every strategy has; Strategy says what they mean."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    optimiser: str
+    schedule: str
+    weight_decay: float
+    precision: str
+    batchnorm: str
+    device: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """One pass of one mode over a task's data, as reported while learning."""
+
+    task: int
+    name: str
+    epoch: int
+    epochs: int
+    mode: int
+    modes: int
+    loss: float
+    penalty: float
+    drift: float
+    seconds: float
+
+
+class Strategy:
+    """Learn one task after another with one vector or several; the base class fine-tunes.
+
+    The loop is `begin -> epoch x epochs -> end`; a strategy overrides only what differs. Everything that
+    must survive is in `state_dict`; everything that can be computed again from it and the task's data is
+    made in `prepare`, which also runs when a task is resumed.
+
+    Args:
+        model: The network. It is copied; the learner never changes yours.
+        epochs: Passes over each task's data.
+        batch_size: Samples in a step.
+        lr: Learning rate (the peak of the schedule).
+        optimiser: "adamw" or "sgd" (momentum 0.9).
+        schedule: "1cycle" over each task, or "constant".
+        weight_decay: Decoupled weight decay.
+        precision: "fp32", or "bf16" for forward passes under autocast.
+        batchnorm: "train", or "frozen" to keep BatchNorm's statistics after task 1.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        seed: Every random number follows from it.
+    """
+
+    rehearses: ClassVar[bool] = False
+    """Whether it may read earlier tasks' data; if not, a guard raises when it does."""
+    paper: ClassVar[dict[str, Any]] = {
+        "epochs": 200,
+        "batch_size": 512,
+        "lr": 0.1,
+        "weight_decay": 0.01,
+        "seed": 3407,
+    }
+    """The settings of the paper's Appendix A.1 (`--profile paper`)."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        epochs: int = 20,
+        batch_size: int = 32,
+        lr: float = 2e-3,
+        optimiser: str = "adamw",
+        schedule: str = "1cycle",
+        weight_decay: float = 0.0,
+        precision: str = "fp32",
+        batchnorm: str = "train",
+        device: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        check_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, seed=seed)
+        for option, value, valid in (
+            ("optimiser", optimiser, OPTIMISERS),
+            ("schedule", schedule, SCHEDULES),
+            ("precision", precision, PRECISIONS),
+            ("batchnorm", batchnorm, BATCHNORMS),
+        ):
+            if value not in valid:
+                raise unknown(option, value, valid)
+        self.epochs, self.batch_size, self.lr, self.seed = epochs, batch_size, lr, seed
+        self.optimiser, self.schedule, self.weight_decay = optimiser, schedule, weight_decay
+        self.precision, self.batchnorm, self.device = precision, batchnorm, device
+        self.model = FlatModel(copy.deepcopy(model).to(_device(device)))
+        self.modes = Modes.of(self.model)
+        self.heads: list[tuple[int, ...]] = []
+        self.epochs_done: int | None = None  # within the present task; None between tasks
+        self.before: Modes | None = None  # the modes as they were when the present task began
+        self.optimisers: list[Optimiser] = []
+        self._num_outputs: int | None = None
+        self._emit: Callable[[Event], None] = lambda event: None
+        self.use(0)
+
+    # ---- the visible loop -------------------------------------------------------------------------
+
+    def learn(
+        self,
+        data: Any,
+        targets: Any = None,
+        *,
+        val: Any = None,
+        classes: Sequence[int] | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        on_epoch: Callable[[Strategy], None] | None = None,
+    ) -> Self:
+        """Learn a Task, (inputs, targets), a TensorDataset or any map-style Dataset.
+
+        All or nothing: if learning fails, the learner is what it was before the call. `on_event` is told
+        of each pass of a mode, `on_epoch` gets the learner after each epoch (a good moment to save it).
+        """
+        task = self._as_task(data, targets, val, classes, name)
+        self._num_outputs = check_task(self, task)
+        visible, close = (task, _nothing) if self.rehearses else task.guarded()
+        self._emit = on_event or (lambda event: None)
+        try:
+            if self.epochs_done is None:
+                self.before = Modes(self.modes.theta.clone(), self.modes.buffers.clone())
+                self.begin(visible)
+                self.epochs_done = 0
+            self.prepare(visible)
+            while self.epochs_done < self.epochs:
+                self.epoch(visible)
+                self.epochs_done += 1
+                if on_epoch is not None:
+                    on_epoch(self)
+            self.end(visible)
+        except BaseException:
+            if self.before is not None:
+                self.modes.theta.copy_(self.before.theta)
+                self.modes.buffers.copy_(self.before.buffers)
+            raise
+        finally:
+            close()
+            self.optimisers, self.before, self.epochs_done = [], None, None
+            self.use(0)
+        self.heads.append(task.classes)
+        return self
+
+    def begin(self, task: Task) -> None:
+        """A new task: fresh optimisers, one per mode."""
+        self.optimisers = [self.new_optimiser(self.model.theta, task) for _ in range(len(self.modes))]
+
+    def prepare(self, task: Task) -> None:
+        """Make what follows from the state and the task's data; also runs on resuming."""
+
+    def epoch(self, task: Task) -> None:
+        """One pass of every mode over the data."""
+        valid = self.valid(task.classes)
+        for mode in range(len(self.modes)):
+            self.pass_over(task, mode, lambda batch: self.loss(batch, valid))
+
+    def end(self, task: Task) -> None:
+        """The task is over: consolidate."""
+
+    # ---- the pieces of an epoch ---------------------------------------------------------------------
+
+    def pass_over(self, task: Task, mode: int, loss: Callable[[Batch], Tensor]) -> None:
+        """Train one mode on every batch of the task once, and report."""
+        started, total = time.perf_counter(), Mean()
+        self.use(mode)
+        self.train_mode()
+        with self.randomness(mode) as generator:
+            order = shuffled(len(task.train), self.batch_size, generator)
+            for batch in on_device(task.train.batches(order, generator), self.model.device):
+                total.add(self.step(mode, batch, loss))
+        self.report(task, mode, total.value(), time.perf_counter() - started)
+
+    def step(self, mode: int, batch: Batch, loss: Callable[[Batch], Tensor]) -> Tensor:
+        """One step: the gradient of the loss, then the optimiser."""
+        value = gradient(self.model, loss, batch)
+        self.optimisers[mode].step()
+        return value
+
+    def loss(self, batch: Batch, valid: Valid) -> Tensor:
+        """The mean negative log-likelihood of a batch, over the valid outputs."""
+        return cross_entropy(valid.logits(self.forward(batch.inputs)), valid.targets(batch.targets))
+
+    def penalty(self, mode: int) -> float:
+        """The present value of what is added to the loss (for reports)."""
+        return 0.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits (S, C) of the bound vector."""
+        if self.precision == "fp32":
+            logits: Tensor = self.model.module(inputs)
+            return logits
+        with torch.autocast(self.model.device.type, torch.bfloat16):
+            return self.model.module(inputs).float()  # type: ignore[no-any-return]
+
+    # ---- predictions --------------------------------------------------------------------------------
+
+    def predict(self, inputs: Any, classes: Iterable[int] | None = None) -> Tensor:
+        """Probabilities (S, C): the average of the modes' distributions over the valid outputs.
+
+        Without `classes` the valid outputs are those learnt so far (all, before the first task).
+        """
+        data = as_data(inputs, torch.zeros(len(inputs))) if not hasattr(inputs, "batches") else inputs
+        if self._num_outputs is None and len(data):
+            self._num_outputs = probe(self, data)
+        valid = self.valid(self._default_classes() if classes is None else classes)
+        return valid.widen(joint(self.mode_log_probs(data, valid)).exp())
+
+    def mode_log_probs(self, data: Data, valid: Valid) -> Tensor:
+        """Each mode's log-probabilities on the data, (N, S, K)."""
+        rows = []
+        for theta, buffers in zip(self.modes.theta, self.modes.buffers, strict=True):
+            with self.model.bound(theta, buffers):
+                rows.append(log_probabilities(self.model, data, valid, self.forward))
+        return torch.stack(rows)
+
+    def valid(self, classes: Iterable[int]) -> Valid:
+        """These classes as valid outputs."""
+        assert self._num_outputs is not None
+        return Valid(tuple(classes), self._num_outputs, self.model.device)
+
+    def _default_classes(self) -> tuple[int, ...]:
+        assert self._num_outputs is not None
+        return tuple(sorted(set().union(*self.heads))) if self.heads else tuple(range(self._num_outputs))
+
+    # ---- state --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a continued learner needs: tensors, numbers, strings, lists and dicts of them."""
+        return {
+            "theta": self.modes.theta,
+            "buffers": self.modes.buffers,
+            "heads": [list(head) for head in self.heads],
+            "epochs_done": self.epochs_done,
+            "before": None if self.before is None else [self.before.theta, self.before.buffers],
+            "num_outputs": self._num_outputs,
+            "optimisers": [o.state_dict() | {"total_steps": o.total_steps} for o in self.optimisers],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the learner that `state_dict` was taken from."""
+        require(
+            tuple(state["theta"].shape) == tuple(self.modes.theta.shape),
+            f"the saved weights are {tuple(state['theta'].shape)} (modes, parameters), this learner has "
+            f"{tuple(self.modes.theta.shape)}: give the same model and the same number of modes",
+        )
+        self.modes.theta.copy_(state["theta"])
+        self.modes.buffers.copy_(state["buffers"])
+        self.heads = [tuple(head) for head in state["heads"]]
+        self.epochs_done, self._num_outputs = state["epochs_done"], state["num_outputs"]
+        before, device = state["before"], self.model.device
+        self.before = None if before is None else Modes(before[0].to(device), before[1].to(device))
+        self.optimisers = [self._restored(o) for o in state["optimisers"]]
+        self.use(0)
+
+    def recall(self, tasks: Sequence[Task]) -> None:
+        """Give back earlier tasks to a loaded learner that keeps them; others ignore it."""
+
+    def storage(self) -> dict[str, int]:
+        """Numbers kept, by kind: measured from the live state."""
+        return {"parameters": self.modes.theta.numel(), "buffers": self.modes.buffers.numel()}
+
+    def save(self, path: str | Path) -> None:
+        """Write the learner into one safetensors file (or see `manymodes.load` to read it)."""
+        from manymodes.saving import save
+
+        save(self, path)
+
+    # ---- small helpers ------------------------------------------------------------------------------
+
+    @property
+    def tasks_learnt(self) -> int:
+        """How many tasks are learnt."""
+        return len(self.heads)
+
+    def use(self, mode: int) -> None:
+        """Bind the module to a mode: from here on it computes with, and changes, that row."""
+        self.model.bind(self.modes.theta[mode], self.modes.buffers[mode])
+
+    def train_mode(self) -> None:
+        """Train mode, except BatchNorm where it is frozen."""
+        self.model.module.train()
+        if self.batchnorm == "frozen" and self.tasks_learnt > 0:
+            for module in self.model.module.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+
+    def randomness(self, *what: object) -> Any:
+        """The randomness of this task and epoch (and `what` else)."""
+        return randomness(self.seed, self.tasks_learnt, self.epochs_done, *what)
+
+    def new_optimiser(self, parameter: Tensor, task: Task) -> Optimiser:
+        """An optimiser whose schedule spans the task."""
+        return self._optimiser(parameter, self.epochs * steps_per_epoch(len(task.train), self.batch_size))
+
+    def _optimiser(self, parameter: Tensor, total_steps: int) -> Optimiser:
+        return Optimiser(
+            parameter,
+            name=self.optimiser,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            total_steps=total_steps,
+        )
+
+    def _restored(self, state: dict[str, Any]) -> Optimiser:
+        optimiser = self._optimiser(self.model.theta, state["total_steps"])
+        optimiser.load_state_dict(state)
+        return optimiser
+
+    def old_groups(self) -> list[Tensor]:
+        """The groups of outputs learnt before, each with its own softmax."""
+        return penalties.old_groups(self.heads, self.model.device)
+
+    def report(self, task: Task, mode: int, loss: float, seconds: float) -> None:
+        """Tell of one pass; a loss that is no number stops the learning."""
+        penalty = self.penalty(mode)
+        epoch = (self.epochs_done or 0) + 1
+        if not math.isfinite(loss) or not bool(torch.isfinite(self.modes.theta[mode]).all()):
+            raise TrainingDiverged(
+                f"the loss became {loss} in task {task.name!r}, epoch {epoch}, mode {mode}: "
+                f"try a lower lr (now {self.lr:g}), a smaller strength, or check the inputs"
+            )
+        self._emit(
+            Event(
+                self.tasks_learnt, task.name, epoch, self.epochs, mode, len(self.modes),
+                loss, penalty, self.drift(mode), seconds,
+            )
+        )  # fmt: skip
+
+    def drift(self, mode: int) -> float:
+        """Mean squared change per parameter of a mode since the task began."""
+        if self.before is None:
+            return 0.0
+        return float((self.modes.theta[mode] - self.before.theta[mode]).square().mean())
+
+    def _as_task(
+        self, data: Any, targets: Any, val: Any, classes: Sequence[int] | None, name: str | None
+    ) -> Task:
+        if isinstance(data, Task):
+            task = data
+        else:
+            train = as_data(data, targets)
+            found = tuple(sorted(set(train.targets.tolist()))) if classes is None else tuple(classes)
+            task = Task(
+                name or f"task {self.tasks_learnt + 1}",
+                train,
+                None if val is None else as_data(val),
+                None,
+                found,
+            )
+        device = self.model.device
+        moved = None if task.val is None else to_device(task.val, device)
+        return Task(task.name, to_device(task.train, device), moved, task.test, tuple(task.classes))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(
+            f"device {name!r} is not there; valid: auto, cpu"
+            + "".join(f", cuda:{i}" for i in range(torch.cuda.device_count()))
+        ) from None
+    return device
+
+
+def _nothing() -> None:
+    pass

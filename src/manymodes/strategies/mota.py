@@ -1,0 +1,330 @@
+"""MOTA, Mode-Optimized Task Allocation ("Multiple Modes for Continual Learning", Algorithms 1 to 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax
+
+from manymodes import fisher
+from manymodes.backtracking import Choice
+from manymodes.checkpoints import Checkpoints
+from manymodes.errors import require, unknown
+from manymodes.modes import Modes
+from manymodes.outputs import Valid, log_probabilities, of_targets
+from manymodes.penalties import Quadratic, distillation
+from manymodes.strategies.base import Strategy, Training
+from manymodes.strategies.checks import check_options
+from manymodes.strategies.ewc import ANCHORS, KINDS
+from manymodes.strategies.separation import Separated
+from manymodes.strategies.teachers import Teacher
+from manymodes.task import Batch, Data, Task
+from manymodes.train import gradient, in_order, on_device
+
+CHOICES = {
+    "fisher": ("joint", "mode"),
+    "fisher_kind": KINDS,
+    "anchor": ANCHORS,
+    "drift": ("fisher", "function", "both"),
+    "order": ("fixed", "rigidity"),
+    "search": ("val", "train"),
+    "teacher": ("mode", "joint"),
+}
+
+
+class MOTA(Separated):
+    """N modes, trained apart on task 1; each new task moves only the modes that need to move.
+
+    Task 1 (initialize_task1): see Separated. Later (update_parameters), for each mode i in turn:
+    L_i = -log rho(y|x) + strength / 2 * sum_d F_d (theta_i - theta_i_prev)^2, where rho is the mean of the
+    modes' distributions and the other modes' share of it is looked up, not computed. At the end each mode
+    is rewound to the epoch at which -log rho + drift_weight * sum_i drift_i is smallest together.
+
+    Args:
+        model: The network; it is copied.
+        modes: N, how many modes. One mode without backtracking is EWC.
+        strength: beta_min, how strongly the Fisher distance holds a mode.
+        separation: beta_max, how strongly modes are driven apart on task 1.
+        fisher: "joint" holds a mode only to what it is responsible for, "mode" to all it predicts itself.
+        fisher_kind: "empirical", "sampled" or "exact".
+        fisher_samples: Use at most this many samples of a task for the Fisher (0: all).
+        anchor: "previous" (the paper's formula) or "merged" (one exact quadratic per task).
+        drift: What distance means: "fisher" (parameters), "function" (outputs: distillation) or "both".
+        distillation: Weight of the function distance.
+        temperature: Softens the distributions that are compared by it.
+        teacher: A mode is compared with its own earlier outputs ("mode") or the average's ("joint").
+        joint_weight: Share of the joint loss; the rest is the mode's own loss. 1 is the paper.
+        order: Modes move in "fixed" order, or the least rigid (smallest total importance) first.
+        backtracking: Rewind modes to the jointly best checkpoints at the end of a task.
+        drift_weight: Weight of the drift against the loss in that choice.
+        search: Choose on held-out ("val") or training data.
+        search_seconds: Time limit of the search; past it the best found is taken, with its certificate.
+        **training: See Strategy.
+    """
+
+    paper: ClassVar[dict[str, Any]] = Strategy.paper | {
+        "modes": 2, "strength": 1000.0, "separation": 100.0, "fisher": "mode", "anchor": "previous",
+        "drift": "fisher", "joint_weight": 1.0, "order": "fixed", "drift_weight": 1.0, "search": "train",
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        modes: int = 2,
+        strength: float = 100.0,
+        separation: float = 10.0,
+        fisher: str = "joint",
+        fisher_kind: str = "empirical",
+        fisher_samples: int = 0,
+        anchor: str = "previous",
+        drift: str = "fisher",
+        distillation: float = 1.0,
+        temperature: float = 2.0,
+        teacher: str = "mode",
+        joint_weight: float = 1.0,
+        order: str = "fixed",
+        backtracking: bool = True,
+        drift_weight: float = 0.1,
+        search: str = "val",
+        search_seconds: float = 10.0,
+        **training: Unpack[Training],
+    ) -> None:
+        super().__init__(model, modes=modes, separation=separation, **training)
+        check_options(
+            strength=strength, distillation=distillation, joint_weight=joint_weight,
+            fisher_samples=fisher_samples, drift_weight=drift_weight, search_seconds=search_seconds,
+        )  # fmt: skip
+        require(joint_weight <= 1, f"joint_weight must be a number from 0 to 1, not {joint_weight!r}")
+        require(temperature > 0, f"temperature must be a number above 0, not {temperature!r}")
+        given = {"fisher": fisher, "fisher_kind": fisher_kind, "anchor": anchor, "drift": drift,
+                 "order": order, "search": search, "teacher": teacher}  # fmt: skip
+        for option, value in given.items():
+            if value not in CHOICES[option]:
+                raise unknown(option, value, CHOICES[option])
+        self.strength = float(strength) if drift != "function" else 0.0
+        self.distillation = float(distillation) if drift != "fisher" else 0.0
+        self.temperature, self.shared_teacher = temperature, teacher == "joint"
+        self.fisher, self.fisher_kind, self.fisher_samples, self.anchor = (
+            fisher,
+            fisher_kind,
+            fisher_samples,
+            anchor,
+        )
+        self.joint_weight, self.order, self.search = float(joint_weight), order, search
+        self.backtracking, self.drift_weight, self.search_seconds = (
+            backtracking,
+            float(drift_weight),
+            search_seconds,
+        )
+        self.springs: list[Quadratic] = []
+        self.choice: Choice | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._groups: list[Tensor] = []
+        self._teachers: list[Teacher] = []
+        self._search_teachers: dict[int, Teacher] = {}
+        self._resting: Tensor | None = None  # each mode's log p(true class) on the training data, (N, S)
+
+    def begin(self, task: Task) -> None:
+        """From task 2 on, the untouched modes are the first checkpoints."""
+        super().begin(task)
+        self.choice = None
+        self._checkpoints = None
+        if self.tasks_learnt > 0 and self.backtracking:
+            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight)
+
+    def prepare(self, task: Task) -> None:
+        """Look up what rests while a mode moves: the others' probabilities, and the teachers'."""
+        if self.tasks_learnt == 0:
+            return
+        valid, modes = self.valid(task.classes), range(len(self.modes))
+        if len(modes) > 1 and self.joint_weight > 0 and not task.train.augments:
+            self._resting = torch.stack([self._true_log_probs(m, task.train, valid) for m in modes])
+        if self.distillation > 0:
+            self._groups = self.old_groups()
+            self._teachers = [self._teacher(mode, task.train) for mode in modes]
+        if self._checkpoints is not None and self.epochs_done == 0:
+            for mode in modes:
+                self._checkpoint(mode, 0, task)
+
+    def epoch(self, task: Task) -> None:
+        """Every mode in turn, the others at rest."""
+        if self.separating:
+            self.separate(task)
+            return
+        valid = self.valid(task.classes)
+        for mode in self._order():
+            if self.tasks_learnt == 0:
+                self.pass_over(task, mode, lambda batch: self.loss(batch, valid))
+                continue
+            self.pass_over(task, mode, partial(self._mode_loss, mode, valid))
+            if self._resting is not None:
+                self._resting[mode] = self._true_log_probs(mode, task.train, valid)
+            if self._checkpoints is not None:
+                self._checkpoint(mode, (self.epochs_done or 0) + 1, task)
+
+    def step(self, mode: int, batch: Batch, loss: Callable[[Batch], Tensor]) -> Tensor:
+        """The springs' gradient is one fused multiply-add on the flat gradient."""
+        value = gradient(self.model, loss, batch)
+        if self.springs and self.strength > 0:
+            self.springs[mode].add_gradient(self.model.theta.data, self.model.grad)
+        self.optimisers[mode].step()
+        return value
+
+    def end(self, task: Task) -> None:
+        """Rewind the modes to their best checkpoints, then measure what each must keep."""
+        if self.separating:
+            self.settle(task)
+        if self._checkpoints is not None:
+            self._rewind()
+        self._checkpoints, self._resting = None, None
+        self._teachers, self._search_teachers = [], {}
+        self._consolidate(task)
+
+    # ---- the loss of one mode -------------------------------------------------------------------
+
+    def _mode_loss(self, mode: int, valid: Valid, batch: Batch) -> Tensor:
+        # What rests is computed first: it may borrow the module.
+        rest = self._rest(mode, batch, valid) if len(self.modes) > 1 and self.joint_weight > 0 else None
+        soft = self._teachers[mode](batch) if self._teachers else None
+        logits = self.forward(batch.inputs)
+        targets = valid.targets(batch.targets)
+        loss = cross_entropy(valid.logits(logits), targets)
+        if rest is not None:
+            own = of_targets(log_softmax(valid.logits(logits), dim=1), targets)
+            joint = torch.logaddexp(own, rest) - math.log(len(self.modes))
+            loss = torch.lerp(loss, -joint.mean(), self.joint_weight)
+        if soft is not None:
+            loss = loss + self.distillation * distillation(logits, soft, self._groups, self.temperature)
+        return loss
+
+    @torch.no_grad()
+    def _rest(self, mode: int, batch: Batch, valid: Valid) -> Tensor:
+        """log sum_{j != i} p_j(y|x): looked up, or computed where inputs are augmented."""
+        others = [m for m in range(len(self.modes)) if m != mode]
+        if self._resting is not None:
+            where = batch.index.to(self._resting.device)
+            return torch.logsumexp(self._resting[others][:, where], dim=0)
+        rows, targets = [], valid.targets(batch.targets)
+        for other in others:
+            bound = self.model.bound(self.modes.theta[other], self.modes.buffers[other])
+            with bound, self.model.evaluating():
+                log_probs = log_softmax(valid.logits(self.forward(batch.inputs)), dim=1)
+            rows.append(of_targets(log_probs, targets))
+        return torch.logsumexp(torch.stack(rows), dim=0)
+
+    def _true_log_probs(self, mode: int, data: Data, valid: Valid) -> Tensor:
+        """log p_i(y|x) of one mode on the data, (S,)."""
+        with self.model.bound(self.modes.theta[mode], self.modes.buffers[mode]):
+            log_probs = log_probabilities(self.model, data, valid, self.forward)
+        return of_targets(log_probs, valid.targets(data.targets.to(log_probs.device)))
+
+    def _teacher(self, mode: int, data: Data) -> Teacher:
+        assert self.before is not None
+        rows = slice(None) if self.shared_teacher else slice(mode, mode + 1)
+        frozen = Modes(self.before.theta[rows], self.before.buffers[rows])
+        return Teacher(self.model, self.forward, frozen, self._groups, self.temperature, data)
+
+    def _order(self) -> list[int]:
+        modes = list(range(len(self.modes)))
+        if self.order == "fixed" or not self.springs:
+            return modes
+        return sorted(modes, key=lambda m: float(self.springs[m].importance.sum()))
+
+    # ---- the end of a task ------------------------------------------------------------------------
+
+    def _search_data(self, task: Task) -> Data:
+        held_out = self.search == "val" and task.val is not None and len(task.val) > 0
+        return task.val if held_out and task.val is not None else task.train
+
+    def _checkpoint(self, mode: int, epoch: int, task: Task) -> None:
+        assert self._checkpoints is not None
+        data = self._search_data(task)
+        probabilities = self._true_log_probs(mode, data, self.valid(task.classes)).exp()
+        drift = self.penalty(mode)
+        if self.distillation > 0:
+            drift += self.distillation * self._function_drift(mode, data)
+        theta, buffers = self.modes.theta[mode], self.modes.buffers[mode]
+        self._checkpoints.add(mode, epoch, theta, buffers, probabilities, drift)
+
+    @torch.no_grad()
+    def _function_drift(self, mode: int, data: Data) -> float:
+        """Distillation distance to the teacher on the search data."""
+        if mode not in self._search_teachers:
+            self._search_teachers[mode] = self._teacher(mode, data)
+        teacher, total = self._search_teachers[mode], 0.0
+        for batch in on_device(data.batches(in_order(len(data))), self.model.device):
+            soft = teacher(batch)
+            with self.model.bound(self.modes.theta[mode], self.modes.buffers[mode]), self.model.evaluating():
+                logits = self.forward(batch.inputs)
+            total += len(batch.index) * float(distillation(logits, soft, self._groups, self.temperature))
+        return total / len(data)
+
+    def _rewind(self) -> None:
+        assert self._checkpoints is not None
+        self.choice = self._checkpoints.choose(self.search_seconds)
+        for mode, epoch in enumerate(self.choice.epochs):
+            theta, buffers = self._checkpoints.load(mode, epoch)
+            self.modes.theta[mode].copy_(theta)
+            self.modes.buffers[mode].copy_(buffers)
+
+    def _consolidate(self, task: Task) -> None:
+        """Add this task's importances: of the joint likelihood, or of each mode's own."""
+        if self.strength == 0:
+            return
+        rest_NSC = self._rest_probabilities(task) if self.fisher == "joint" and len(self.modes) > 1 else None
+        for mode in range(len(self.modes)):
+            self.use(mode)
+            with self.randomness("fisher", mode) as generator:
+                importance = fisher.diagonal_over(
+                    self.model, task.train, self.fisher_kind, classes=task.classes,
+                    rest=None if rest_NSC is None else rest_NSC[mode], modes=len(self.modes),
+                    generator=generator, samples=self.fisher_samples or None,
+                )  # fmt: skip
+            theta = self.modes.theta[mode]
+            if len(self.springs) <= mode:
+                self.springs.append(Quadratic(theta.clone(), importance, self.strength))
+            elif self.anchor == "merged":
+                self.springs[mode].merge(theta, importance)
+            else:
+                self.springs[mode].accumulate(theta, importance)
+
+    def _rest_probabilities(self, task: Task) -> Tensor:
+        """For each mode, the sum of the others' probabilities, (N, S, C)."""
+        valid = self.valid(task.classes)
+        probabilities = self.mode_log_probs(task.train, valid).exp()
+        rest = (probabilities.sum(dim=0) - probabilities).clamp_min(0.0)
+        return torch.stack([valid.widen(rows) for rows in rest])
+
+    # ---- state --------------------------------------------------------------------------------------
+
+    def penalty(self, mode: int) -> float:
+        """The energy of the mode's springs."""
+        return float(self.springs[mode].value(self.modes.theta[mode])) if self.springs else 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the springs and, within a task, the checkpoints that await backtracking."""
+        checkpoints = None if self._checkpoints is None else self._checkpoints.state_dict()
+        springs = [s.state_dict() for s in self.springs]
+        return super().state_dict() | {"springs": springs, "checkpoints": checkpoints}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """With the springs and the checkpoints."""
+        super().load_state_dict(state)
+        springs = (Quadratic.from_state(s, self.strength, self.model.device) for s in state["springs"])
+        self.springs = [s for s in springs if s is not None]
+        self._checkpoints = None
+        if state["checkpoints"] is not None:
+            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight)
+            self._checkpoints.load_state_dict(state["checkpoints"])
+
+    def storage(self) -> dict[str, int]:
+        """Parameters, importances, anchors, teachers of all modes."""
+        kept = sum(s.importance.numel() for s in self.springs)
+        teachers = self.modes.theta.numel() if self.distillation > 0 and self.before is not None else 0
+        return super().storage() | {"importances": kept, "anchors": kept, "teachers": teachers}

@@ -1,0 +1,59 @@
+"""Teachers: earlier vectors whose outputs a learner should keep (distance in function space)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from manymodes.flat import FlatModel
+from manymodes.modes import Modes
+from manymodes.task import Batch, Data
+from manymodes.train import in_order, on_device
+
+
+class Teacher:
+    """The softened distributions of frozen modes on old outputs, always in eval mode and on the same inputs.
+
+    With several rows the teacher is their average distribution. Where inputs are not augmented its outputs
+    are computed once; otherwise on each batch as the student sees it.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        forward: Callable[[Tensor], Tensor],
+        frozen: Modes,
+        groups: Sequence[Tensor],
+        temperature: float,
+        data: Data,
+    ) -> None:
+        self.model, self.forward, self.frozen = model, forward, frozen
+        self.groups, self.temperature = groups, temperature
+        self.table: list[Tensor] | None = None
+        if not data.augments:
+            rows = [
+                self.on_inputs(b.inputs) for b in on_device(data.batches(in_order(len(data))), model.device)
+            ]
+            self.table = [torch.cat(group) for group in zip(*rows, strict=True)]
+
+    def __call__(self, batch: Batch) -> list[Tensor]:
+        """One (S, |group|) tensor of log-probabilities per group."""
+        if self.table is None:
+            return self.on_inputs(batch.inputs)
+        where = batch.index.to(self.model.device)
+        return [group[where] for group in self.table]
+
+    @torch.no_grad()
+    def on_inputs(self, inputs: Tensor) -> list[Tensor]:
+        """The same, computed. Call it before the student's forward: it borrows the module."""
+        per_mode = []
+        for theta, buffers in zip(self.frozen.theta, self.frozen.buffers, strict=True):
+            with self.model.bound(theta, buffers), self.model.evaluating():
+                logits = self.forward(inputs)
+            per_mode.append([log_softmax(logits[:, g] / self.temperature, dim=1) for g in self.groups])
+        count = math.log(len(per_mode))
+        return [torch.logsumexp(torch.stack(rows), dim=0) - count for rows in zip(*per_mode, strict=True)]

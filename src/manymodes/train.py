@@ -1,0 +1,199 @@
+"""Training: seeds, batches, optimiser with schedule, the gradient. The only backward() of the package."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from manymodes.errors import UserError
+from manymodes.flat import FlatModel
+from manymodes.task import Batch, Data, TensorData
+
+ON_DEVICE_BYTES = 2**31  # tensors up to this size are kept on the training device
+
+
+def seed_of(*what: object) -> int:
+    """A seed that is a function of its arguments alone, e.g. (seed, task, epoch, mode).
+
+    Because every epoch draws from a generator seeded this way, nothing random has to be saved: a resumed
+    epoch draws what the uninterrupted one drew.
+    """
+    digest = hashlib.sha256(repr(what).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+@contextmanager
+def randomness(*what: object) -> Iterator[torch.Generator]:
+    """A generator for shuffles and draws; dropout's global generators are seeded too, and restored."""
+    seed = seed_of(*what)
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield torch.Generator().manual_seed(seed)
+
+
+def shuffled(count: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+    """A random order cut into batches; a lone last sample joins the batch before (BatchNorm needs two)."""
+    order = torch.randperm(count, generator=generator)
+    batches = list(order.split(batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        last = batches.pop()
+        batches[-1] = torch.cat([batches[-1], last])
+    return batches
+
+
+def in_order(count: int, batch_size: int = 512) -> list[Tensor]:
+    """All samples in their order, cut into batches."""
+    return list(torch.arange(count).split(batch_size))
+
+
+def steps_per_epoch(count: int, batch_size: int) -> int:
+    """How many batches `shuffled` makes."""
+    return max(1, math.ceil(count / batch_size) - (count > batch_size and count % batch_size == 1))
+
+
+def to_device(data: Data, device: torch.device) -> Data:
+    """Small tensors move to the device once; anything else is moved batch by batch."""
+    if isinstance(data, TensorData) and data.inputs.device != device:
+        size = data.inputs.numel() * data.inputs.element_size()
+        return data.to(device) if size <= ON_DEVICE_BYTES else data
+    return data
+
+
+def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The batches with inputs and targets on the device (copies overlap the computation on a GPU)."""
+    if device.type == "cpu":
+        return batches
+    return (
+        Batch(b.index, b.inputs.to(device, non_blocking=True), b.targets.to(device, non_blocking=True))
+        for b in batches
+    )
+
+
+def one_cycle(
+    position: float, *, warm: float = 0.3, start: float = 25.0, end: float = 1e4
+) -> tuple[float, float]:
+    """The 1cycle policy at a position in [0, 1]: (factor of the learning rate, Adam's first beta).
+
+    Cosine from lr / 25 up to lr and down to lr / 25e4, momentum 0.95 down to 0.85 and back, as
+    torch.optim.lr_scheduler.OneCycleLR has it; a pure function, so there is no schedule state to save.
+
+    >>> [round(one_cycle(p)[0], 4) for p in (0.0, 0.3, 1.0)]
+    [0.04, 1.0, 0.0]
+    """
+
+    def cosine(a: float, b: float, t: float) -> float:
+        return b + (a - b) * (1 + math.cos(math.pi * t)) / 2
+
+    if position < warm:
+        return cosine(1 / start, 1.0, position / warm), cosine(0.95, 0.85, position / warm)
+    t = (position - warm) / (1 - warm)
+    return cosine(1.0, 1 / (start * end), t), cosine(0.85, 0.95, t)
+
+
+class Optimiser:
+    """AdamW or SGD on one flat parameter, with its schedule over `total_steps`."""
+
+    def __init__(
+        self,
+        parameter: Tensor,
+        *,
+        name: str,
+        lr: float,
+        weight_decay: float,
+        schedule: str,
+        total_steps: int,
+    ) -> None:
+        self.parameter = parameter
+        self.lr, self.schedule, self.total_steps, self.steps = lr, schedule, total_steps, 0
+        self.inner: torch.optim.Optimizer
+        if name == "adamw":
+            fused = parameter.device.type in ("cpu", "cuda")
+            self.inner = torch.optim.AdamW([parameter], lr=lr, weight_decay=weight_decay, fused=fused)
+        else:
+            self.inner = torch.optim.SGD([parameter], lr=lr, weight_decay=weight_decay, momentum=0.9)
+
+    def step(self) -> None:
+        """One step at the schedule's present learning rate."""
+        group = self.inner.param_groups[0]
+        if self.schedule == "1cycle":
+            factor, beta = one_cycle(self.steps / max(1, self.total_steps - 1))
+            group["lr"] = self.lr * factor
+            if "betas" in group:
+                group["betas"] = (beta, 0.999)
+        self.inner.step()
+        self.steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps and the optimiser's tensors, nothing else: settings come from the configuration."""
+        state = self.inner.state_dict()["state"].get(0, {})
+        return {"steps": self.steps, "state": dict(state)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.steps = state["steps"]
+        whole = self.inner.state_dict()
+        whole["state"] = {0: dict(state["state"])} if state["state"] else {}
+        self.inner.load_state_dict(whole)
+
+
+class Loss(Protocol):
+    """A differentiable loss of one batch."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The mean loss over the batch."""
+        ...
+
+
+def gradient(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    """Fill model.grad with the gradient of loss(batch) and return the loss, detached.
+
+    When a GPU has no room for the batch, halves are tried and their gradients added, weighted by size.
+    """
+    model.grad.zero_()
+    try:
+        value = loss(batch)
+        value.backward()
+        return value.detach()
+    except torch.cuda.OutOfMemoryError:
+        if len(batch.index) < 2:
+            raise UserError("the GPU has no room for a single sample: use a smaller model or input") from None
+        torch.cuda.empty_cache()
+    return _gradient_in_halves(model, loss, batch)
+
+
+def _gradient_in_halves(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    half = len(batch.index) // 2
+    total = torch.zeros_like(model.grad)
+    value = torch.zeros((), device=model.device)
+    for part in (slice(None, half), slice(half, None)):
+        piece = Batch(*(tensor[part] for tensor in batch))
+        share = len(piece.index) / len(batch.index)
+        value += share * gradient(model, loss, piece)
+        total.add_(model.grad, alpha=share)
+    model.grad.copy_(total)
+    return value
+
+
+@dataclass
+class Mean:
+    """A mean kept on the device: no waiting for the GPU within an epoch."""
+
+    total: Tensor | float = 0.0
+    count: int = 0
+
+    def add(self, value: Tensor | float) -> None:
+        """One more value."""
+        self.total = self.total + value
+        self.count += 1
+
+    def value(self) -> float:
+        """The mean so far, NaN if there is none."""
+        return float(self.total) / self.count if self.count else math.nan
