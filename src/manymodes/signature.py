@@ -19,6 +19,11 @@ class Option(NamedTuple):
     default: Any
     help: str
 
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is inspect.Parameter.empty
+
 
 def options_of(target: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[str, Option]:
     r"""The options of a function, or of a class with those its base classes add through **kwargs.

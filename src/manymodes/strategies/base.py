@@ -101,6 +101,15 @@ class Strategy:
     }
     """The settings of the paper's Appendix A.1 (`--profile paper`)."""
 
+    options: dict[str, Any]
+    """The keyword arguments it was made with."""
+
+    def __new__(cls, model: nn.Module, **options: Any) -> Self:
+        """Remember the keyword arguments: they are the configuration of a saved learner."""
+        learner = super().__new__(cls)
+        learner.options = options
+        return learner
+
     def __init__(
         self,
         model: nn.Module,
@@ -242,11 +251,16 @@ class Strategy:
 
         Without `classes` the valid outputs are those learnt so far (all, before the first task).
         """
-        data = as_data(inputs, torch.zeros(len(inputs))) if not hasattr(inputs, "batches") else inputs
-        if self._num_outputs is None and len(data):
-            self._num_outputs = probe(self, data)
-        valid = self.valid(self._default_classes() if classes is None else classes)
+        data = inputs if hasattr(inputs, "batches") else as_data(inputs, torch.zeros(len(inputs)))
+        valid = self.valid_for(data, classes)
         return valid.widen(joint(self.mode_log_probs(data, valid)).exp())
+
+    def valid_for(self, data: Data, classes: Iterable[int] | None) -> Valid:
+        """The valid outputs for some data; also works before anything is learnt."""
+        require(len(data) > 0, "there is no sample to predict")
+        if self._num_outputs is None:
+            self._num_outputs = probe(self, data)
+        return self.valid(self._default_classes() if classes is None else classes)
 
     def mode_log_probs(self, data: Data, valid: Valid) -> Tensor:
         """Each mode's log-probabilities on the data, (N, S, K)."""

@@ -1,0 +1,151 @@
+"""One learner on one stream: the only task loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from manymodes import metrics
+from manymodes.modes import joint
+from manymodes.outputs import of_targets
+from manymodes.strategies.base import Event, Strategy
+from manymodes.strategies.registry import name_of
+from manymodes.task import Data, Stream, Task
+
+
+@dataclass
+class Record:
+    """What a run measured so far. Row 0 of the (T + 1, T) matrices is the initial model."""
+
+    accuracy: list[list[float]] = field(default_factory=list)
+    nll: list[list[float]] = field(default_factory=list)
+    calibration: list[list[float]] = field(default_factory=list)
+    responsibility: list[list[list[float]]] = field(default_factory=list)  # (T + 1, T, N)
+    drift: list[list[float]] = field(default_factory=list)  # (T, N): mean squared change per parameter
+    chosen: list[list[int] | None] = field(default_factory=list)  # the epochs that backtracking chose
+    seconds: list[float] = field(default_factory=list)
+    storage: dict[str, int] = field(default_factory=dict)  # the most of each kind at the end of an epoch
+    capacity: int = 0
+
+    @property
+    def tasks_done(self) -> int:
+        """How many tasks are learnt and evaluated."""
+        return len(self.seconds)
+
+    def metrics(self) -> dict[str, Any]:
+        """metrics.json: all of this, and the paper's metrics."""
+        last = metrics.mean_interval
+        return (
+            metrics.summary(self.accuracy)
+            | {"task_drift": metrics.task_drift(self.drift)}
+            | {"final_nll": last(self.nll[-1])[0], "final_calibration_error": last(self.calibration[-1])[0]}
+            | asdict(self)
+            | {"seconds": sum(self.seconds), "seconds_per_task": self.seconds}
+        )
+
+
+def run(
+    learner: Strategy,
+    stream: Stream,
+    *,
+    record: Record | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    on_epoch: Callable[[Strategy, Record], None] | None = None,
+    on_task: Callable[[Strategy, Record], None] | None = None,
+) -> Record:
+    """Learn every task of the stream in turn, and evaluate on all of them after each.
+
+    A learner and record that were saved together go on where they stopped. Test data is read for
+    evaluation only and never reaches the learner.
+    """
+    tests = [_TestOf.task(task) for task in stream]
+    record = record or Record(capacity=learner.modes.theta.numel())
+    if not record.accuracy:
+        _evaluate(learner, stream, tests, 0, record)
+    if learner.rehearses and learner.tasks_learnt:
+        learner.recall([stream[t] for t in range(learner.tasks_learnt)])
+    for number in range(record.tasks_done, len(stream)):
+        if learner.tasks_learnt == number:
+            _learn(learner, stream[number], record, on_event, on_epoch)
+        _evaluate(learner, stream, tests, number + 1, record)
+        if on_task is not None:
+            on_task(learner, record)
+    return record
+
+
+def _learn(
+    learner: Strategy,
+    task: Task,
+    record: Record,
+    on_event: Callable[[Event], None] | None,
+    on_epoch: Callable[[Strategy, Record], None] | None,
+) -> None:
+    started = time.perf_counter()
+    before = learner.modes.theta.clone() if learner.before is None else learner.before.theta.clone()
+
+    def after_epoch(learner: Strategy) -> None:
+        for kind, count in learner.storage().items():
+            record.storage[kind] = max(count, record.storage.get(kind, 0))
+        if on_epoch is not None:
+            on_epoch(learner, record)
+
+    learner.learn(task, on_event=on_event, on_epoch=after_epoch)
+    record.drift.append((learner.modes.theta - before).square().mean(dim=1).tolist())
+    choice = getattr(learner, "choice", None)
+    record.chosen.append(None if choice is None else list(choice.epochs))
+    record.seconds.append(time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class _TestOf:
+    """A task's test data and valid outputs, without its training data."""
+
+    data: Data
+    classes: tuple[int, ...]
+
+    @staticmethod
+    def task(task: Task) -> _TestOf:
+        assert task.test is not None
+        return _TestOf(task.test, task.classes)
+
+
+def _evaluate(learner: Strategy, stream: Stream, tests: list[_TestOf], row: int, record: Record) -> None:
+    """Add a row to the record's matrices: the learner after `row` tasks, on every task."""
+    columns: list[tuple[float, float, float, list[float]]] = []
+    for number, test in enumerate(tests):
+        # Class-IL: the outputs seen up to now (or up to that task, if it is still to come).
+        classes = tests[max(row - 1, number)].classes if stream.scenario == "class" else test.classes
+        columns.append(evaluate(learner, test.data, classes))
+    record.accuracy.append([c[0] for c in columns])
+    record.nll.append([c[1] for c in columns])
+    record.calibration.append([c[2] for c in columns])
+    record.responsibility.append([c[3] for c in columns])
+
+
+@torch.no_grad()
+def evaluate(
+    learner: Strategy, data: Data, classes: tuple[int, ...]
+) -> tuple[float, float, float, list[float]]:
+    """Accuracy, NLL, calibration error, and each mode's share of the true class's probability."""
+    valid = learner.valid_for(data, classes)
+    log_probs_NSK = learner.mode_log_probs(data, valid)
+    targets = valid.targets(data.targets.to(log_probs_NSK.device))
+    probabilities = joint(log_probs_NSK).exp()
+    true = torch.stack([of_targets(rows, targets) for rows in log_probs_NSK])
+    share = torch.softmax(true, dim=0).mean(dim=1)
+    probs, labels = probabilities.cpu().numpy(), targets.cpu().numpy()
+    return (
+        float((probabilities.argmax(dim=1) == targets).float().mean()),
+        metrics.negative_log_likelihood(probs, labels),
+        metrics.calibration_error(probs, labels),
+        share.tolist(),
+    )
+
+
+def describe(learner: Strategy, stream: Stream) -> dict[str, Any]:
+    """What metrics.json says about where its numbers come from."""
+    return {"strategy": name_of(type(learner)), "stream": stream.name, "scenario": stream.scenario}

@@ -1,0 +1,130 @@
+"""The comparison table: a row a method, mean and interval over seeds, the best value marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from manymodes.config import Config
+from manymodes.metrics import mean_interval
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric of the table."""
+
+    key: str
+    title: str
+    best: int  # 1: higher is better, -1: lower, 0: not compared
+    percent: bool = True
+
+
+COLUMNS = (
+    Column("average_accuracy", "average accuracy", 1),
+    Column("backward_transfer", "backward transfer", 1),
+    Column("forward_transfer", "forward transfer", 1),
+    Column("forgetting", "forgetting", -1),
+    Column("final_nll", "NLL", -1, percent=False),
+    Column("final_calibration_error", "ECE", -1),
+    Column("relative_drift", "drift / finetune", 0, percent=False),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over its seeds."""
+
+    label: str
+    results: list[dict[str, Any]]
+    command: str
+
+    def values(self, key: str) -> list[float]:
+        """The metric of every seed."""
+        return [float(r[key]) for r in self.results if r.get(key) is not None]
+
+
+def rows_of(configs: Sequence[Config], results: Sequence[dict[str, Any]]) -> list[Row]:
+    """Group runs that differ by their seed alone, in order of appearance."""
+    groups: dict[str, list[int]] = {}
+    for number, config in enumerate(configs):
+        groups.setdefault(config.label, []).append(number)
+    _add_relative_drift(configs, results)
+    return [
+        Row(
+            label,
+            [results[n] for n in numbers],
+            configs[numbers[0]].command([configs[n].seed for n in numbers]),
+        )
+        for label, numbers in groups.items()
+    ]
+
+
+def _add_relative_drift(configs: Sequence[Config], results: Sequence[dict[str, Any]]) -> None:
+    """Drift as the paper gives it: relative to fine-tuning with the same seed."""
+    reference = {
+        config.seed: result["task_drift"]
+        for config, result in zip(configs, results, strict=True)
+        if config.strategy["name"] == "finetune"
+    }
+    for config, result in zip(configs, results, strict=True):
+        base = reference.get(config.seed)
+        result["relative_drift"] = result["task_drift"] / base if base else None
+
+
+def show(rows: Sequence[Row], console: Console, title: str) -> None:
+    """Print the table, then the exact command of each row."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("method")
+    for column in COLUMNS:
+        table.add_column(column.title, justify="right")
+    table.add_column("parameters", justify="right")
+    table.add_column("also kept", justify="left")
+    table.add_column("seconds", justify="right")
+    best = {column.key: _best(rows, column) for column in COLUMNS}
+    for row in rows:
+        cells = [_cell(row, column, best[column.key]) for column in COLUMNS]
+        first = row.results[0]
+        seconds = mean_interval(row.values("seconds"))[0]
+        table.add_row(row.label, *cells, f"{first['capacity']:,}", _kept(first), f"{seconds:.1f}")
+    console.print(table)
+    console.print(f"Mean and 95 % interval over {len(rows[0].results)} seeds; [bold green]best[/] marked "
+                  "(multitask keeps all data and is left out).")  # fmt: skip
+    console.print("To repeat a row:")
+    for row in rows:
+        console.print(f"  {row.command}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _best(rows: Sequence[Row], column: Column) -> str | None:
+    scored = [
+        (column.best * mean_interval(row.values(column.key))[0], row.label)
+        for row in rows
+        if row.values(column.key) and row.results[0]["strategy"] != "multitask"
+    ]
+    return max(scored)[1] if scored and column.best and len(scored) > 1 else None
+
+
+def _cell(row: Row, column: Column, best: str | None) -> str:
+    values = row.values(column.key)
+    if not values:
+        return "-"
+    mean, half = mean_interval(values)
+    scale, digits = (100, 1) if column.percent else (1, 3)
+    text = f"{mean * scale:.{digits}f}" + (f" ± {half * scale:.{digits}f}" if len(values) > 1 else "")
+    return f"[bold green]{text}[/]" if row.label == best else text
+
+
+def _kept(result: dict[str, Any]) -> str:
+    """The storage ledger beside the parameters, in multiples of them."""
+    storage = dict(result["storage"])
+    parameters = storage.pop("parameters", 1) or 1
+    shown = []
+    for kind, count in storage.items():
+        if not count or kind in ("buffers", "replay_bytes"):
+            continue
+        amount = f"{count:,}" if kind == "replay_samples" else f"{count / parameters:.3g}x"
+        shown.append(f"{kind.replace('_', ' ')} {amount}")
+    return ", ".join(shown) or "-"
