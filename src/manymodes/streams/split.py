@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from manymodes.errors import require, unknown
 from manymodes.task import SCENARIOS, Data, Stream, Task
 
+Rows = NDArray[np.int64]
 HEADS = ("multi", "shared")
 PAPER_FRACTIONS = (0.7, 0.1, 0.2)
 _ORDER, _SPLIT, _LIMIT = range(3)  # separate random streams: asking for fewer samples moves no split
@@ -60,19 +62,25 @@ def stratified(labels: Tensor, seed: int, fractions: tuple[float, float, float] 
     [70, 10, 20]
     """
     generator = np.random.default_rng([_SPLIT, seed])
-    parts: tuple[list[np.ndarray[Any, Any]], ...] = ([], [], [])
-    for label in torch.unique(labels).tolist():
-        rows = generator.permutation((labels == label).nonzero()[:, 0].numpy())
+    parts: tuple[list[Rows], ...] = ([], [], [])
+    for rows in _rows_of_class(labels):
+        shuffled = generator.permutation(rows)
         val, test = (round(fraction * len(rows)) for fraction in fractions[1:])
-        cuts = np.split(rows, [len(rows) - val - test, len(rows) - test])
+        cuts = np.split(shuffled, [len(rows) - val - test, len(rows) - test])
         for part, cut in zip(parts, cuts, strict=True):
             part.append(cut)
     return Splits(*(_sorted(part) for part in parts))
 
 
-def _sorted(parts: list[np.ndarray[Any, Any]]) -> Tensor:
-    joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-    return torch.from_numpy(np.sort(joined.astype(np.int64)))
+def _rows_of_class(labels: Tensor) -> list[Rows]:
+    """The sample numbers of each class (in numpy: torch's parallel nonzero crawls on a busy machine)."""
+    labels_S = labels.numpy()
+    rows = np.argsort(labels_S, kind="stable")
+    return np.split(rows, np.flatnonzero(np.diff(labels_S[rows])) + 1)
+
+
+def _sorted(parts: list[Rows]) -> Tensor:
+    return torch.from_numpy(np.sort(np.concatenate(parts)))
 
 
 def balanced(index: Tensor, labels: Tensor, limit: int, seed: int) -> Tensor:
@@ -84,11 +92,9 @@ def balanced(index: Tensor, labels: Tensor, limit: int, seed: int) -> Tensor:
     if len(index) <= limit:
         return index
     shuffled = np.random.default_rng([_LIMIT, seed]).permutation(index.numpy())
-    labels_S = labels[torch.from_numpy(shuffled)].numpy()
     rank_S = np.empty(len(shuffled), dtype=np.int64)
-    for label in np.unique(labels_S):
-        here = labels_S == label
-        rank_S[here] = np.arange(here.sum())
+    for rows in _rows_of_class(labels[torch.from_numpy(shuffled)]):
+        rank_S[rows] = np.arange(len(rows))
     first = np.argsort(rank_S, kind="stable")[:limit]  # everybody's first sample, then everybody's second
     return torch.from_numpy(np.sort(shuffled[first]))
 
@@ -133,21 +139,24 @@ def make_tasks(
         f"head='shared' renumbers the labels of each task, which scenario={scenario!r} cannot undo; "
         "use scenario='task' or head='multi'",
     )
-    labels_of_task = [_labels(pool, task_of, task, name) for task, name in enumerate(task_names)]
+    task_of_S = task_of.numpy()
+    rows_of_task = [_rows_of_task(pool.splits, task_of_S == task) for task in range(len(task_names))]
+    labels_of_task = [np.unique(pool.labels[rows.train].numpy()).tolist() for rows in rows_of_task]
     _check_sizes(labels_of_task, task_names, scenario, limit)
     widest = max(len(labels) for labels in labels_of_task)
     seen: set[int] = set()
     builders = []
-    for task, (name, labels) in enumerate(zip(task_names, labels_of_task, strict=True)):
+    for task, (name, rows, labels) in enumerate(zip(task_names, rows_of_task, labels_of_task, strict=True)):
         seen |= set(labels)
         valid = {"task": labels, "class": sorted(seen), "instance": range(len(pool.class_names))}[scenario]
+        _check_held_out(pool, rows, name, set(valid))
         output_of = torch.arange(len(pool.class_names))
         if head == "shared":
             valid = range(len(labels))
             output_of[torch.tensor(labels)] = torch.arange(len(labels))
-        builders.append(
-            partial(_build, pool, task_of, task, name, tuple(valid), output_of, limit, seed + task)
-        )
+        if limit is not None:
+            rows = rows._replace(train=balanced(rows.train, pool.labels, limit, seed + task))
+        builders.append(partial(_build, pool, name, rows, tuple(valid), output_of))
     shared_names = tuple(f"class {position + 1} of the task" for position in range(widest))
     return Stream(
         name=pool.name,
@@ -169,23 +178,27 @@ def make_tasks(
     )
 
 
-def _labels(pool: Pool, task_of: Tensor, task: int, name: str) -> list[int]:
-    """The task's classes; one that is only evaluated, never trained, is a mistake in the data."""
-    train, *held_out = (set(pool.labels[part[task_of[part] == task]].tolist()) for part in pool.splits)
-    require(len(train) > 0, f"task {name!r} has no training sample")
-    untrained = sorted(set().union(*held_out) - train)
-    require(
-        not untrained,
-        f"task {name!r} tests classes that it never trains: "
-        + ", ".join(repr(pool.class_names[label]) for label in untrained[:5]),
-    )
-    return sorted(train)
+def _rows_of_task(splits: Splits, in_task_S: NDArray[np.bool_]) -> Splits:
+    train, val, test = (part.numpy() for part in splits)
+    return Splits(*(torch.from_numpy(part[in_task_S[part]]) for part in (train, val, test)))
+
+
+def _check_held_out(pool: Pool, rows: Splits, name: str, valid: set[int]) -> None:
+    """A class that is evaluated where no output stands for it is a mistake in the data."""
+    for kind, part in zip(("val", "test"), rows[1:], strict=True):
+        untrained = sorted(set(pool.labels[part].tolist()) - valid)
+        require(
+            not untrained,
+            f"the {kind} part of task {name!r} has classes that were never trained: "
+            + ", ".join(repr(pool.class_names[label]) for label in untrained[:5]),
+        )
 
 
 def _check_sizes(
     labels_of_task: list[list[int]], task_names: Sequence[str], scenario: str, limit: int | None
 ) -> None:
     for name, labels in zip(task_names, labels_of_task, strict=True):
+        require(len(labels) > 0, f"task {name!r} has no training sample")
         require(
             scenario != "task" or len(labels) > 1,
             f"task {name!r} has one class only: with scenario='task' there is nothing to tell apart; "
@@ -197,27 +210,14 @@ def _check_sizes(
         )
 
 
-def _build(
-    pool: Pool,
-    task_of: Tensor,
-    task: int,
-    name: str,
-    classes: tuple[int, ...],
-    output_of: Tensor,
-    limit: int | None,
-    seed: int,
-) -> Task:
-    train, val, test = (part[task_of[part] == task] for part in pool.splits)
-    if limit is not None:
-        train = balanced(train, pool.labels, limit, seed)
-
-    def data(index: Tensor, training: bool = False) -> Data:
-        return pool.select(index, output_of[pool.labels[index]], training)
+def _build(pool: Pool, name: str, rows: Splits, classes: tuple[int, ...], output_of: Tensor) -> Task:
+    def data(part: Tensor, training: bool = False) -> Data:
+        return pool.select(part, output_of[pool.labels[part]], training)
 
     return Task(
         name=name,
-        train=data(train, training=True),
-        val=data(val) if len(val) else None,
-        test=data(test) if len(test) else None,
+        train=data(rows.train, training=True),
+        val=data(rows.val) if len(rows.val) else None,
+        test=data(rows.test) if len(rows.test) else None,
         classes=classes,
     )
