@@ -60,6 +60,8 @@ class Config:
     def _changed(self, part: str) -> dict[str, Any]:
         given = getattr(self, part)
         defaults = {name: option.default for name, option in options_for(part, given["name"]).items()}
+        if part == "stream":
+            defaults["seed"] = None  # the run's seed
         return {k: v for k, v in given.items() if k != "name" and (k not in defaults or defaults[k] != v)}
 
 
@@ -84,15 +86,15 @@ def options_for(part: str, name: str) -> dict[str, Option]:
         from manymodes.streams import find_stream
 
         return options_of(find_stream(name))
+    pretrained = {
+        "weights": Option("weights", str | None, None, "Pretrained weights: a file, or hf:ORG/NAME."),
+        "head": Option("head", str | None, None, "The last layer's name, where it is not the last Linear."),
+    }
     if name == "auto":
-        width = Option("width", float, 1.0, "How wide, as a factor.")
-        return {
-            "width": width,
-            "weights": Option("weights", str | None, None, "Pretrained weights: a file or hf:NAME."),
-        }
+        return {"width": Option("width", float, 1.0, "How wide, as a factor.")} | pretrained
     from manymodes.models import find_model
 
-    return options_of(find_model(name), skip=DERIVED)
+    return options_of(find_model(name), skip=DERIVED) | pretrained
 
 
 def build_stream(config: Config) -> Stream:

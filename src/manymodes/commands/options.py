@@ -138,14 +138,16 @@ def _parser(
         paper = _paper(names["strategy"]) if part == "strategy" and profile == "paper" else {}
         for option in options.values():
             default = paper.get(option.name, None if option.required else option.default)
+            if (part, option.name) == ("stream", "seed"):
+                default = None  # the run's seed
             parser.add_argument(
-                f"--{part}.{option.name}", type=_type(option), default=default, help=option.help or " "
+                f"--{part}.{option.name}", type=_type(option, default), default=default, help=option.help or " "
             )
     return parser
 
 
-def _type(option: Option) -> Any:
-    return option.type | None if option.required or option.default is None else option.type
+def _type(option: Option, default: Any) -> Any:
+    return option.type | None if default is None else option.type
 
 
 def _paper(strategy: str) -> dict[str, Any]:

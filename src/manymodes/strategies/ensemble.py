@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -65,9 +66,7 @@ class Ensemble(Separated):
 
     @torch.no_grad()
     def _draw_anew(self, model: nn.Module) -> None:
-        import copy
-
-        from manymodes.models.build import reset_head, reset_parameters
+        from manymodes.models import reset_head, reset_parameters
 
         redraw = reset_head if getattr(model, "pretrained", False) else reset_parameters
         for mode in range(len(self.modes)):

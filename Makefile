@@ -1,0 +1,41 @@
+# Needs Python 3.11+ and make, nothing else. Every target is safe to repeat.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# The torch wheel the constraints name; anything newer pulls gigabytes of GPU packages on some machines.
+TORCH := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
+
+.PHONY: help demo test lint types bench clean
+help:            ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "manymodes needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(READY)
+
+OUT ?= runs/demo
+SEEDS ?= 0,1,2
+DEMO_ARGS ?=
+demo: $(READY)   ## the main job on real handwritten digits: table, then an HTML report
+	$(BIN)/manymodes compare --config recipes/demo.yaml --seeds $(SEEDS) --out $(OUT) $(DEMO_ARGS)
+	$(BIN)/manymodes report $(OUT)
+
+lint: $(READY)   ## ruff and import-linter
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/lint-imports --no-cache
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy
+
+test: lint types ## everything: ruff, mypy, import-linter, doctests, pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --doctest-modules src tests
+
+bench: $(READY)  ## speed as ratios measured in one run
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:           ## remove the virtual environment and caches
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
