@@ -22,23 +22,33 @@ if TYPE_CHECKING:
     from manymodes.modes import Modes
     from manymodes.run import run
     from manymodes.saving import load
+    from manymodes.strategies.agem import AGEM
     from manymodes.strategies.base import Strategy
     from manymodes.strategies.ensemble import Ensemble
+    from manymodes.strategies.er import ER
     from manymodes.strategies.ewc import EWC
     from manymodes.strategies.finetune import Finetune
+    from manymodes.strategies.lwf import LwF
+    from manymodes.strategies.lwf_ewc import LwFEWC
     from manymodes.strategies.mota import MOTA
     from manymodes.strategies.multitask import Multitask
+    from manymodes.strategies.si import SI
     from manymodes.task import Stream, Task
 
 # Everything is imported when it is first asked for: `manymodes --help` never waits for torch.
 _HOMES = {
+    "AGEM": "strategies.agem",
+    "ER": "strategies.er",
     "EWC": "strategies.ewc",
     "Ensemble": "strategies.ensemble",
     "Finetune": "strategies.finetune",
     "FlatModel": "flat",
+    "LwF": "strategies.lwf",
+    "LwFEWC": "strategies.lwf_ewc",
     "MOTA": "strategies.mota",
     "Modes": "modes",
     "Multitask": "strategies.multitask",
+    "SI": "strategies.si",
     "Strategy": "strategies.base",
     "Stream": "task",
     "Task": "task",
@@ -50,11 +60,16 @@ _HOMES = {
 _MODULES = ("fisher", "metrics", "models", "streams")
 
 __all__ = [
+    "AGEM",
+    "ER",
     "EWC",
     "MOTA",
+    "SI",
     "Ensemble",
     "Finetune",
     "FlatModel",
+    "LwF",
+    "LwFEWC",
     "Modes",
     "Multitask",
     "Strategy",

@@ -58,6 +58,29 @@ class Valid:
         return full
 
 
+def grown(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """For each task's valid outputs, the largest set among all tasks that contains them.
+
+    In class-IL the valid outputs grow: earlier samples compete with the new classes too.
+
+    >>> grown([(0, 1), (2, 3)]), grown([(0, 1), (0, 1, 2)])
+    ([(0, 1), (2, 3)], [(0, 1, 2), (0, 1, 2)])
+    """
+    return [tuple(sorted(max((o for o in groups if set(g) <= set(o)), key=len))) for g in groups]
+
+
+def allowed_outputs(groups: Sequence[Sequence[int]], num_outputs: int) -> Tensor:
+    """Which outputs a sample of each task is scored on, (T, C) of booleans.
+
+    >>> allowed_outputs([(0, 1), (2,)], 3).tolist()
+    [[True, True, False], [False, False, True]]
+    """
+    allowed = torch.zeros(len(groups), num_outputs, dtype=torch.bool)
+    for row, classes in enumerate(grown(groups)):
+        allowed[row, list(classes)] = True
+    return allowed
+
+
 @torch.no_grad()
 def log_probabilities(model: FlatModel, data: Data, valid: Valid, forward: Forward) -> Tensor:
     """(S, K) log-probabilities of the bound vector in eval mode, samples in order, without augmentation."""

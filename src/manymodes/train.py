@@ -137,10 +137,11 @@ class Optimiser:
         return {"steps": self.steps, "state": dict(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue where `state_dict` was taken, on tensors of its own."""
         self.steps = state["steps"]
         whole = self.inner.state_dict()
-        whole["state"] = {0: dict(state["state"])} if state["state"] else {}
+        own = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state["state"].items()}
+        whole["state"] = {0: own} if own else {}
         self.inner.load_state_dict(whole)
 
 

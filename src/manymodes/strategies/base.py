@@ -144,7 +144,7 @@ class Strategy:
         self.before: Modes | None = None  # the modes as they were when the present task began
         self.optimisers: list[Optimiser] = []
         self._num_outputs: int | None = None
-        self._emit: Callable[[Event], None] = lambda event: None
+        self._emit: Callable[[Event], None] = _silent
         self.use(0)
 
     # ---- the visible loop -------------------------------------------------------------------------
@@ -166,12 +166,12 @@ class Strategy:
         of each pass of a mode, `on_epoch` gets the learner after each epoch (a good moment to save it).
         """
         task = self._as_task(data, targets, val, classes, name)
-        self._num_outputs = check_task(self, task)
+        outputs, undo = check_task(self, task), self._snapshot()
         visible, close = (task, _nothing) if self.rehearses else task.guarded()
-        self._emit = on_event or (lambda event: None)
+        self._num_outputs, self._emit = outputs, on_event or _silent
         try:
             if self.epochs_done is None:
-                self.before = Modes(self.modes.theta.clone(), self.modes.buffers.clone())
+                self.before = Modes(undo["theta"], undo["buffers"])
                 self.begin(visible)
                 self.epochs_done = 0
             self.prepare(visible)
@@ -182,15 +182,14 @@ class Strategy:
                     on_epoch(self)
             self.end(visible)
         except BaseException:
-            if self.before is not None:
-                self.modes.theta.copy_(self.before.theta)
-                self.modes.buffers.copy_(self.before.buffers)
+            self.load_state_dict(undo)
             raise
         finally:
             close()
-            self.optimisers, self.before, self.epochs_done = [], None, None
-            self.use(0)
+            self._emit = _silent
+        self.optimisers, self.before, self.epochs_done = [], None, None
         self.heads.append(task.classes)
+        self.use(0)
         return self
 
     def begin(self, task: Task) -> None:
@@ -230,7 +229,11 @@ class Strategy:
 
     def loss(self, batch: Batch, valid: Valid) -> Tensor:
         """The mean negative log-likelihood of a batch, over the valid outputs."""
-        return cross_entropy(valid.logits(self.forward(batch.inputs)), valid.targets(batch.targets))
+        return self.loss_of(self.forward(batch.inputs), batch, valid)
+
+    def loss_of(self, logits: Tensor, batch: Batch, valid: Valid) -> Tensor:
+        """The same from logits: for losses that need more of them."""
+        return cross_entropy(valid.logits(logits), valid.targets(batch.targets))
 
     def penalty(self, mode: int) -> float:
         """The present value of what is added to the loss (for reports)."""
@@ -308,6 +311,13 @@ class Strategy:
         self.before = None if before is None else Modes(before[0].to(device), before[1].to(device))
         self.optimisers = [self._restored(o) for o in state["optimisers"]]
         self.use(0)
+
+    def _snapshot(self) -> dict[str, Any]:
+        """A state to go back to. Between tasks only the modes are ever changed in place."""
+        state = self.state_dict()
+        if self.epochs_done is not None:
+            return copy.deepcopy(state)
+        return state | {"theta": self.modes.theta.clone(), "buffers": self.modes.buffers.clone()}
 
     def recall(self, tasks: Sequence[Task]) -> None:
         """Give back earlier tasks to a loaded learner that keeps them; others ignore it."""
@@ -425,4 +435,8 @@ def _device(name: str) -> torch.device:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _silent(event: Event) -> None:
     pass

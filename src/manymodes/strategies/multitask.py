@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from manymodes.errors import UserError
-from manymodes.outputs import Valid
+from manymodes.outputs import Valid, grown
 from manymodes.strategies.base import Strategy, Training
 from manymodes.task import Batch, Data, Task
 
@@ -64,11 +64,7 @@ class Multitask(Strategy):
             )
         tasks = [*self.past, task]
         classes = tuple(sorted(set().union(*(t.classes for t in tasks))))
-        # In class-IL the valid outputs grow: samples of earlier tasks compete with the new classes too.
-        grown = [
-            max((set(o.classes) for o in tasks if set(t.classes) <= set(o.classes)), key=len) for t in tasks
-        ]
-        train = Union([t.train for t in tasks], [tuple(sorted(g)) for g in grown])
+        train = Union([t.train for t in tasks], grown([t.classes for t in tasks]))
         return Task(task.name, train, None, None, classes)
 
     def recall(self, tasks: Sequence[Task]) -> None:

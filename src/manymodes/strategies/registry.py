@@ -22,6 +22,11 @@ REGISTRY: dict[str, Entry] = {
     "finetune": Entry("finetune:Finetune", "plain training on each task in turn: the lower bound"),
     "multitask": Entry("multitask:Multitask", "all seen tasks at once, keeps all data: the upper bound"),
     "ewc": Entry("ewc:EWC", "elastic weight consolidation: important parameters are held"),
+    "si": Entry("si:SI", "synaptic intelligence: parameters are held by what they did for the loss"),
+    "lwf": Entry("lwf:LwF", "learning without forgetting: the old outputs are kept on new inputs"),
+    "lwf-ewc": Entry("lwf_ewc:LwFEWC", "LwF and EWC together: the strongest single network without data"),
+    "er": Entry("er:ER", "experience replay: half of each step is from a small memory"),
+    "agem": Entry("agem:AGEM", "A-GEM: no step against the gradient of a small memory"),
     "ensemble": Entry("ensemble:Ensemble", "N independent networks, started apart or from seeds"),
     "mota": Entry("mota:MOTA", "several modes; each task moves only those that need to move"),
 }
