@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from manymodes import metrics
+from manymodes import metrics, observe
 from manymodes.modes import joint
 from manymodes.outputs import of_targets
 from manymodes.strategies.base import Event, Strategy
@@ -27,6 +27,10 @@ class Record:
     responsibility: list[list[list[float]]] = field(default_factory=list)  # (T + 1, T, N)
     drift: list[list[float]] = field(default_factory=list)  # (T, N): mean squared change per parameter
     chosen: list[list[int] | None] = field(default_factory=list)  # the epochs that backtracking chose
+    surfaces: list[dict[str, Any] | None] = field(default_factory=list)  # what it chose from
+    layers: list[str] = field(default_factory=list)
+    layer_drift: list[list[list[float]]] = field(default_factory=list)  # (T, L, N)
+    cosine: list[list[list[float]]] = field(default_factory=list)  # (T, N, N): of the modes, after a task
     seconds: list[float] = field(default_factory=list)
     storage: dict[str, int] = field(default_factory=dict)  # the most of each kind at the end of an epoch
     capacity: int = 0
@@ -97,6 +101,10 @@ def _learn(
     record.drift.append((learner.modes.theta - before).square().mean(dim=1).tolist())
     choice = getattr(learner, "choice", None)
     record.chosen.append(None if choice is None else list(choice.epochs))
+    record.surfaces.append(getattr(learner, "surface", None))
+    record.layers = list(observe.layers_of(learner.model))
+    record.layer_drift.append(observe.layer_drift(learner.model, learner.modes.theta, before))
+    record.cosine.append(observe.cosines(learner.model, learner.modes.theta))
     record.seconds.append(time.perf_counter() - started)
 
 

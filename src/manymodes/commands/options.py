@@ -13,7 +13,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 from manymodes.config import Config, options_for
 from manymodes.errors import UserError, unknown
+from manymodes.logs import parse_loggers
 from manymodes.signature import Option
+from manymodes.trajectory import WHEN
 
 PARTS = ("strategy", "stream", "model")
 PROFILES = ("default", "paper")
@@ -36,6 +38,8 @@ class Request:
     seeds: list[int]
     jobs: int
     checkpoint_every: float
+    record_trajectory: str
+    log: tuple[str, ...]
     resume: Path | None
     print_config: bool
 
@@ -114,6 +118,7 @@ def parse(words: Sequence[str], command: str = "run") -> tuple[Config, Request]:
     seeds = _seeds(values.seeds if values.seed is None else str(values.seed))
     request = Request(
         Path(values.out), seeds, values.jobs, values.checkpoint_every,
+        _trajectory(values.record_trajectory), parse_loggers(values.log),
         None if values.resume is None else Path(values.resume), values.print_config,
     )  # fmt: skip
     return Config(**parts, seed=seeds[0], threads=values.threads), request
@@ -130,6 +135,9 @@ def _parser(
     parser.add_argument("--jobs", type=int, default=1, help="How many runs at the same time.")
     parser.add_argument("--threads", type=int, default=0, help="Threads per run (0: chosen by model size).")
     parser.add_argument("--checkpoint_every", type=float, default=30.0, help="Seconds between checkpoints.")
+    parser.add_argument("--record_trajectory", type=str, default="auto", 
+                        help="Keep the weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
+    parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
     parser.add_argument("--resume", type=str | None, default=None, help="Go on with this run directory.")
     parser.add_argument("--profile", type=str, default="default", help="default, or paper (Appendix A.1).")
     parser.add_argument("--print_config", type=bool, default=False, help="Print the configuration and stop.")
@@ -141,9 +149,18 @@ def _parser(
             if (part, option.name) == ("stream", "seed"):
                 default = None  # the run's seed
             parser.add_argument(
-                f"--{part}.{option.name}", type=_type(option, default), default=default, help=option.help or " "
+                f"--{part}.{option.name}",
+                type=_type(option, default),
+                default=default,
+                help=option.help or " ",
             )
     return parser
+
+
+def _trajectory(when: str) -> str:
+    if when not in WHEN:
+        raise unknown("record_trajectory", when, WHEN)
+    return when
 
 
 def _type(option: Option, default: Any) -> Any:
@@ -168,6 +185,8 @@ def _full(name: str, tables: dict[str, dict[str, Option]]) -> str:
         "jobs",
         "threads",
         "checkpoint_every",
+        "record_trajectory",
+        "log",
         "resume",
         "profile",
         "print_config",

@@ -46,6 +46,8 @@ def execute_and_show(configs: list[Config], request: object) -> int:
         request.out,
         jobs=request.jobs,
         checkpoint_every=request.checkpoint_every,
+        record_trajectory=request.record_trajectory,
+        log=request.log,
         on_result=on_result,
     )
     stream = configs[0].stream

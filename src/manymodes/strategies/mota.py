@@ -16,6 +16,7 @@ from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
 from manymodes.modes import Modes
+from manymodes.observe import surface
 from manymodes.outputs import Valid, log_probabilities, of_targets
 from manymodes.penalties import Quadratic, distillation
 from manymodes.strategies.base import Strategy, Training
@@ -124,6 +125,7 @@ class MOTA(Separated):
         )
         self.springs: list[Quadratic] = []
         self.choice: Choice | None = None
+        self.surface: dict[str, Any] | None = None  # what it was chosen from, for reports
         self._checkpoints: Checkpoints | None = None
         self._groups: list[Tensor] = []
         self._teachers: list[Teacher] = []
@@ -133,7 +135,7 @@ class MOTA(Separated):
     def begin(self, task: Task) -> None:
         """From task 2 on, the untouched modes are the first checkpoints."""
         super().begin(task)
-        self.choice = None
+        self.choice = self.surface = None
         self._checkpoints = None
         if self.tasks_learnt > 0 and self.backtracking:
             self._checkpoints = Checkpoints(len(self.modes), self.drift_weight)
@@ -268,6 +270,7 @@ class MOTA(Separated):
     def _rewind(self) -> None:
         assert self._checkpoints is not None
         self.choice = self._checkpoints.choose(self.search_seconds)
+        self.surface = surface(self._checkpoints.kept, self.choice, self.drift_weight)
         for mode, epoch in enumerate(self.choice.epochs):
             theta, buffers = self._checkpoints.load(mode, epoch)
             self.modes.theta[mode].copy_(theta)
