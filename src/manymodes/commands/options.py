@@ -135,8 +135,8 @@ def _parser(
     parser.add_argument("--jobs", type=int, default=1, help="How many runs at the same time.")
     parser.add_argument("--threads", type=int, default=0, help="Threads per run (0: chosen by model size).")
     parser.add_argument("--checkpoint_every", type=float, default=30.0, help="Seconds between checkpoints.")
-    parser.add_argument("--record_trajectory", type=str, default="auto", 
-                        help="Keep the weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
+    parser.add_argument("--record_trajectory", type=str, default="auto",
+                        help="Keep weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
     parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
     parser.add_argument("--resume", type=str | None, default=None, help="Go on with this run directory.")
     parser.add_argument("--profile", type=str, default="default", help="default, or paper (Appendix A.1).")
