@@ -26,7 +26,8 @@ class FlatModel:
 
     `theta.grad` is allocated once and the parameters' gradients are views into it, so the ordinary
     forward and backward of the module read and fill flat vectors. Float buffers (BatchNorm's running
-    statistics) lie in `buffers` (B,) the same way; integer buffers stay with the module.
+    statistics) lie in `buffers` (B,) the same way; integer buffers, and float ones of an odd type beside
+    others, stay with the module.
 
     `bind` points the module at another vector without copying: this is how one module serves many
     modes. Frozen parameters are not part of theta; tied ones count once.
@@ -40,25 +41,27 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module) -> None:
+        require(
+            isinstance(module, nn.Module), f"the model must be a torch.nn.Module, not {_described(module)}"
+        )
         self.module = module
         named = [(n, p) for n, p in module.named_parameters() if is_lazy(p) or p.requires_grad]
         _check(named)
         self.segments = _segments([(n, p) for n, p in named])
         self._parameters = [p for _, p in named]
-        first = self._parameters[0]
         with torch.no_grad():
             vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.theta = nn.Parameter(vector)
         self.theta.grad = torch.zeros_like(vector)
 
-        owned = [(n, b) for n, b in module.named_buffers() if b.is_floating_point()]
+        floats = [(n, b) for n, b in module.named_buffers() if b.is_floating_point()]
+        kinds = [b.dtype for _, b in floats]
+        kind = vector.dtype if vector.dtype in kinds or not kinds else kinds[0]
+        owned = [(n, b) for n, b in floats if b.dtype == kind]
         self.buffer_segments = _segments(owned)
         self._buffers = [b for _, b in owned]
-        self.buffers = (
-            torch.cat([b.detach().reshape(-1).to(first.dtype) for b in self._buffers])
-            if owned
-            else vector.new_zeros(0)
-        )
+        flattened = [b.detach().reshape(-1).to(vector.device) for b in self._buffers]
+        self.buffers = torch.cat(flattened) if owned else vector.new_zeros(0)
         for parameter, (_, where, shape) in zip(self._parameters, self.segments, strict=True):
             parameter.grad = self.theta.grad[where].view(shape)
         self.bind(self.theta.data, self.buffers)
@@ -119,6 +122,10 @@ def _segments(named: list[tuple[str, Tensor]] | list[tuple[str, nn.Parameter]]) 
         segments.append(Segment(name, slice(start, start + tensor.numel()), tensor.shape))
         start += tensor.numel()
     return segments
+
+
+def _described(value: object) -> str:
+    return f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)
 
 
 def _check(named: list[tuple[str, nn.Parameter]]) -> None:
