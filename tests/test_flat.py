@@ -233,11 +233,17 @@ def test_frozen_parameters_may_be_of_another_type():
     assert FlatModel(module).theta.numel() == 6
 
 
-def test_buffers_of_another_type_keep_it():
+def test_buffers_keep_their_type():
     """A module that counts in float64 must not lose digits to its float32 weights."""
-    module = nn.Linear(1, 1)
+    module = nn.BatchNorm1d(1)
     module.register_buffer("total", torch.tensor([2.0**53], dtype=torch.float64))
     flat = FlatModel(module)
-    assert module.total.dtype == torch.float64
-    assert module.total.item() == 2.0**53
-    assert flat.buffers.numel() == 0
+    assert [s.name for s in flat.buffer_segments] == ["running_mean", "running_var"]
+    assert (module.total.dtype, module.total.item()) == (torch.float64, 2.0**53)
+
+
+def test_statistics_finer_than_the_weights_keep_their_type():
+    module = nn.Sequential(nn.Linear(2, 2).bfloat16(), nn.BatchNorm1d(2, affine=False))
+    flat = FlatModel(module)
+    assert (flat.theta.dtype, flat.buffers.dtype) == (torch.bfloat16, torch.float32)
+    assert flat.buffers.tolist() == [0.0, 0.0, 1.0, 1.0]
