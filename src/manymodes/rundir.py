@@ -126,6 +126,7 @@ class RunDir:
     ) -> dict[str, Any]:
         """Final weights and metrics.json (written last: its presence means that the run is done)."""
         learner.save(self.path / "learner.safetensors")
+        export_weights(learner, self.path / "weights")
         result = record.metrics() | about | {"seed": config.seed, "command": config.command()}
         result |= {"label": config.label, "modes": len(learner.modes)}
         store.write_json(self.path / "metrics.json", result)
@@ -147,6 +148,15 @@ class RunDir:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+
+def export_weights(learner: Strategy, folder: Path) -> None:
+    """Each mode's weights under the network's own names: any tool can load them, `--model.weights` too."""
+    for mode in range(len(learner.modes)):
+        learner.use(mode)
+        state = {name: t.detach().cpu().clone() for name, t in learner.model.module.state_dict().items()}
+        store.save_tensors(folder / f"mode{mode}.safetensors", state)
+    learner.use(0)
 
 
 def environment() -> dict[str, Any]:

@@ -107,6 +107,11 @@ def save_state(path: Path, state: Any, meta: dict[str, Any]) -> None:
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=header))
 
 
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """A plain safetensors file, whole or not at all."""
+    write_atomically(path, lambda temporary: save_file(tensors, temporary))
+
+
 def load_state(path: Path) -> tuple[Any, dict[str, Any]]:
     """(state, meta) of a file that `save_state` wrote; anything else is one clear line."""
     try:
