@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def load_weights(module: nn.Module, source: str | Path, *, head: str | None = No
     wrong = [name for name in given if name in own and given[name].shape != own[name].shape]
     new_head = heads if heads & set(wrong) else heads - set(given)
     loaded = [name for name in own if name in given and name not in new_head]
-    if others := [name for name in wrong if name not in heads]:
+    if others := [name for name in own if name in wrong and name not in heads]:
         raise UserError(_mismatch(others, given, own, module, source))
     require(bool(loaded), _no_match(given, own, source))
     for name in loaded:
@@ -110,9 +111,9 @@ def _mismatch(
     theirs, ours = tuple(given[first].shape), tuple(own[first].shape)
     if getattr(module, "width", 1.0) != 1.0:
         way_out = f"the model has width {module.width}: use width=1, or weights made at this width"
-    elif len(theirs) == 4 and theirs[2:] != ours[2:]:
+    elif first == "conv1.weight" and theirs[2:] != ours[2:]:
         way_out = "choose the stem the weights were made with"
-    elif len(theirs) == 4 and theirs[0] == ours[0]:
+    elif first == "conv1.weight" and theirs[0] == ours[0]:
         way_out = "choose the number of channels the weights were made for"
     else:
         way_out = "choose the network the weights were made for, or head=NAME if this is its last layer"
@@ -142,7 +143,8 @@ def _read(source: str) -> dict[str, Tensor]:
 
 def _weights_only(path: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # about files that are then refused
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # damaged or hostile bytes raise nearly anything here
         raise UserError(
             f"weights: {str(path)!r} is damaged or holds more than tensors, and code in a file is never run: "
