@@ -1,0 +1,182 @@
+"""Many encoded images as data: decoded into memory while they fit, else read by workers as needed."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from manymodes.errors import UserError, require
+from manymodes.streams.images import CropFlip, Normalise, UnreadableImage, decode, image_data, measure
+from manymodes.streams.mapped import MappedData
+from manymodes.task import Data
+
+MEMORY_GB = 1.0  # sets up to this size, decoded, are held in memory
+_CHUNK = 200
+
+
+class ImageOptions(NamedTuple):
+    """How a person wants her images."""
+
+    size: int | None = None
+    channels: int = 3
+    normalise: str = "imagenet"
+    augment: bool = False
+    skip_unreadable: bool = False
+    memory_gb: float = MEMORY_GB
+    workers: int | None = None
+
+    def check(self) -> None:
+        """Values that make no sense."""
+        size, workers = self.size, self.workers
+        require(
+            size is None or (isinstance(size, int) and size > 0), f"size={size!r}: give pixels, as size=32"
+        )
+        require(self.channels in (1, 3), f"channels={self.channels!r}: 3 for colour or 1 for grey")
+        require(
+            workers is None or (isinstance(workers, int) and workers >= 0),
+            f"workers={workers!r}: give 0 or a number of processes",
+        )
+        Normalise(self.normalise)
+
+
+class ImageSet(NamedTuple):
+    """Readable images: which of the sources, how to get some of them as Data, and their shape."""
+
+    kept: list[int]
+    select: Callable[[Tensor, Tensor, bool], Data]
+    input_shape: tuple[int, ...]
+    unreadable: list[str]
+
+
+class EncodedImages(Dataset[tuple[Tensor, int]]):
+    """Images decoded when read; `sources[i]` is a path or a file's bytes."""
+
+    def __init__(
+        self, sources: Sequence[Path | bytes], targets: Tensor, size: int | None, channels: int
+    ) -> None:
+        self.sources, self.targets, self.size, self.channels = sources, targets, size, channels
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        """The image as uint8 (C, H, W) and its target."""
+        try:
+            return decode(self.sources[i], size=self.size, channels=self.channels), int(self.targets[i])
+        except UnreadableImage as error:
+            raise UserError(f"image {error}; remove it, or give skip_unreadable=True") from None
+
+
+def image_set(sources: Sequence[Path], options: ImageOptions) -> ImageSet:
+    """Images of one size (or resized to one), checked before anything is learnt from them.
+
+    What does not fit in memory is checked by its headers only, unless unreadable images are to be
+    skipped: then everything is decoded once.
+    """
+    options.check()
+    failures: dict[int, str] = {}
+    sizes = _each(lambda i: measure(sources[i]), len(sources), failures)
+    shape = _common_shape(sources, sizes, options)
+    floats = len(sources) * shape[0] * shape[1] * shape[2]
+    in_memory = floats <= options.memory_gb * 1e9
+    images = torch.empty((len(sources) if in_memory else 0, *shape), dtype=torch.uint8)
+
+    def load(i: int) -> None:
+        if i not in failures:
+            image = decode(sources[i], size=options.size, channels=options.channels)
+            if in_memory:
+                images[i] = image
+
+    if in_memory or options.skip_unreadable:
+        _each(load, len(sources), failures)
+    kept = [i for i in range(len(sources)) if i not in failures]
+    reasons = [failures[i] for i in sorted(failures)]
+    _report(reasons, len(sources), options.skip_unreadable)
+    if in_memory:
+        images = images if len(kept) == len(images) else images[torch.tensor(kept)]
+        select = _from_memory(images, options)
+    else:
+        select = _from_files([sources[i] for i in kept], options)
+    return ImageSet(kept, select, shape, reasons)
+
+
+def _each(work: Callable[[int], Any], count: int, failures: dict[int, str]) -> dict[int, Any]:
+    """work(i) for every i, by threads (decoders let go of the lock); what cannot be read is noted."""
+
+    def some(start: int) -> list[tuple[int, Any]]:
+        done = []
+        for i in range(start, min(start + _CHUNK, count)):
+            try:
+                done.append((i, work(i)))
+            except UnreadableImage as error:
+                failures[i] = str(error)
+        return done
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {i: value for chunk in pool.map(some, range(0, count, _CHUNK)) for i, value in chunk}
+
+
+def _common_shape(
+    sources: Sequence[Path], sizes: dict[int, tuple[int, int]], options: ImageOptions
+) -> tuple[int, int, int]:
+    if options.size is not None:
+        return options.channels, options.size, options.size
+    examples: dict[tuple[int, int], int] = {}
+    for i, size in sizes.items():
+        examples.setdefault(size, i)
+    if len(examples) > 1:
+        shown = ", ".join(f"{w}x{h} ({sources[i].name})" for (w, h), i in list(examples.items())[:3])
+        raise UserError(
+            f"the images have {len(examples)} different sizes, such as {shown}: give size=..., to which all "
+            "are scaled"
+        )
+    width, height = next(iter(examples), (1, 1))
+    return options.channels, height, width
+
+
+def _report(reasons: list[str], count: int, skip: bool) -> None:
+    if not reasons:
+        return
+    text = f"{len(reasons)} of {count} images cannot be read, such as {reasons[0]}"
+    if not skip or len(reasons) == count:
+        raise UserError(f"{text}; remove them, or give skip_unreadable=True")
+    warnings.warn(f"{text}; skipped", stacklevel=4)
+
+
+def _from_memory(images: Tensor, options: ImageOptions) -> Callable[[Tensor, Tensor, bool], Data]:
+    def select(index: Tensor, targets: Tensor, training: bool) -> Data:
+        return image_data(
+            images[index], targets, normalise=options.normalise, augment=options.augment, training=training
+        )
+
+    return select
+
+
+def _from_files(sources: Sequence[Path], options: ImageOptions) -> Callable[[Tensor, Tensor, bool], Data]:
+    workers = default_workers() if options.workers is None else options.workers
+
+    def select(index: Tensor, targets: Tensor, training: bool) -> Data:
+        chosen = [sources[i] for i in index.tolist()]
+        return MappedData(
+            EncodedImages(chosen, targets, options.size, options.channels),
+            transform=Normalise(options.normalise),
+            augment=CropFlip() if options.augment and training else None,
+            targets=targets,
+            workers=workers,
+            varies=False,
+        )
+
+    return select
+
+
+def default_workers() -> int:
+    """Processes that decode: half of the cores, at most eight, so that training keeps the others."""
+    return max(1, min(8, (os.cpu_count() or 2) // 2))

@@ -1,0 +1,133 @@
+"""What all data of a person's own have in common: labels of any name, tasks, a scenario to infer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manymodes.errors import UserError, require, unknown
+from manymodes.streams.split import Pool, Splits, make_tasks, stratified
+from manymodes.task import SCENARIOS, Data, Stream
+
+PARTS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
+
+
+def own_stream(
+    name: str,
+    labels: Sequence[str],
+    tasks: Sequence[str],
+    parts: Sequence[int] | None,
+    select: Callable[[Tensor, Tensor, bool], Data],
+    *,
+    scenario: str | None,
+    head: str,
+    seed: int,
+    limit: int | None,
+    val: float,
+    test: float,
+    input_shape: tuple[int, ...],
+    task_order: Sequence[str],
+    info: dict[str, Any],
+) -> Stream:
+    """A stream of samples that have a label, a task and perhaps a part (0 train, 1 val, 2 test) by name.
+
+    Without parts, every class of every task is cut at random into train, val and test.
+    """
+    require(len(labels) > 0, f"{name!r} has no sample")
+    class_names = natural(set(labels))
+    require(len(class_names) > 1, f"{name!r} has one class only, {class_names[0]!r}: nothing to tell apart")
+    label_S = _numbers(labels, class_names)
+    task_S = _numbers(tasks, task_order)
+    pool = Pool(
+        name=name,
+        labels=label_S,
+        class_names=tuple(class_names),
+        splits=_given(parts)
+        if parts is not None
+        else _cut(label_S, task_S, len(class_names), seed, val, test),
+        select=select,
+        input_shape=input_shape,
+        info=info,
+    )
+    classes_of_task = [
+        set(label_S.numpy()[task_S.numpy() == task].tolist()) for task in range(len(task_order))
+    ]
+    scenario = _scenario(scenario, classes_of_task, class_names, task_order)
+    return make_tasks(pool, task_S, task_order, scenario=scenario, head=head, limit=limit, seed=seed)
+
+
+def natural(names: set[str] | Sequence[str]) -> list[str]:
+    """Names sorted as people do.
+
+    >>> natural(["task10", "task2", "-1", "a"])
+    ['-1', 'a', 'task2', 'task10']
+
+    """
+
+    def key(name: str) -> list[tuple[int, float, str]]:
+        pieces = re.findall(r"\d+|\D+", name)
+        if re.fullmatch(r"-?\d+(\.\d+)?", name):
+            return [(0, float(name), "")]
+        return [
+            (1, float(p), "") if p.isdecimal() and len(p) < 300 else (2, 0.0, p.casefold()) for p in pieces
+        ]
+
+    return sorted(names, key=lambda name: (key(name), name))
+
+
+def first_seen(names: Sequence[str]) -> list[str]:
+    """The different names in the order in which they appear."""
+    return list(dict.fromkeys(names))
+
+
+def part_number(name: str, where: str) -> int:
+    """0, 1 or 2 for a part called train, val or test."""
+    found = PARTS.get(name.strip().lower())
+    if found is None:
+        raise unknown(f"split in {where}", name, ("train", "val", "test"))
+    return found
+
+
+def _numbers(names: Sequence[str], order: Sequence[str]) -> Tensor:
+    number = {name: i for i, name in enumerate(order)}
+    return torch.tensor([number[name] for name in names], dtype=torch.long)
+
+
+def _given(parts: Sequence[int]) -> Splits:
+    part_S = np.asarray(parts)
+    require(bool((part_S == 0).any()), "the split column names no training sample: give some 'train'")
+    return Splits(*(torch.from_numpy(np.flatnonzero(part_S == part)) for part in range(3)))
+
+
+def _cut(label_S: Tensor, task_S: Tensor, classes: int, seed: int, val: float, test: float) -> Splits:
+    for option, share in (("val", val), ("test", test)):
+        require(0 <= share < 1, f"{option}={share!r}: give the share of samples to hold out, from 0 up to 1")
+    require(val + test < 1, f"val={val!r} and test={test!r} leave nothing to train on")
+    return stratified(task_S * classes + label_S, seed, (1 - val - test, val, test))
+
+
+def _scenario(
+    asked: str | None, classes_of_task: list[set[int]], class_names: list[str], task_names: Sequence[str]
+) -> str:
+    """As asked; else the same classes everywhere: "instance", none twice: "task", growing: "class"."""
+    everything = set(range(len(class_names)))
+    if asked is None:
+        if all(classes == everything for classes in classes_of_task):
+            return "instance"
+        return "task" if sum(map(len, classes_of_task)) == len(everything) else "class"
+    if asked not in SCENARIOS:
+        raise unknown("scenario", asked, SCENARIOS)
+    if asked == "instance":
+        for name, classes in zip(task_names, classes_of_task, strict=True):
+            if missing := sorted(everything - classes):
+                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                raise UserError(
+                    f"task {name!r} has no sample of class {class_names[missing[0]]!r}{more}: "
+                    "scenario='instance' means the same classes in every task; add it or use scenario='class'"
+                )
+    return asked
