@@ -40,13 +40,20 @@ def randomness(*what: object) -> Iterator[torch.Generator]:
 
 
 def shuffled(count: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
-    """A random order cut into batches; a lone last sample joins the batch before (BatchNorm needs two)."""
+    """A random order cut into batches; a lone last sample joins the batch before (BatchNorm needs two).
+
+    >>> [len(batch) for batch in shuffled(7, 3, torch.Generator().manual_seed(0))]
+    [3, 4]
+    """
     order = torch.randperm(count, generator=generator)
     batches = list(order.split(batch_size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
-        last = batches.pop()
-        batches[-1] = torch.cat([batches[-1], last])
+    if _lone_last(count, batch_size):
+        batches[-2:] = [order[-batch_size - 1 :]]
     return batches
+
+
+def _lone_last(count: int, batch_size: int) -> bool:
+    return count > batch_size > 1 and count % batch_size == 1
 
 
 def in_order(count: int, batch_size: int = 512) -> list[Tensor]:
@@ -56,7 +63,7 @@ def in_order(count: int, batch_size: int = 512) -> list[Tensor]:
 
 def steps_per_epoch(count: int, batch_size: int) -> int:
     """How many batches `shuffled` makes."""
-    return max(1, math.ceil(count / batch_size) - (count > batch_size and count % batch_size == 1))
+    return math.ceil(count / batch_size) - _lone_last(count, batch_size)
 
 
 def to_device(data: Data, device: torch.device) -> Data:
@@ -78,24 +85,25 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
 
 
 def one_cycle(
-    position: float, *, warm: float = 0.3, start: float = 25.0, end: float = 1e4
+    step: int, total: int, *, warm: float = 0.3, start: float = 25.0, end: float = 1e4
 ) -> tuple[float, float]:
-    """The 1cycle policy at a position in [0, 1]: (factor of the learning rate, Adam's first beta).
+    """The 1cycle policy at a step from 0 to total - 1: (factor of the learning rate, Adam's first beta).
 
     Cosine from lr / 25 up to lr and down to lr / 25e4, momentum 0.95 down to 0.85 and back, as
     torch.optim.lr_scheduler.OneCycleLR has it; a pure function, so there is no schedule state to save.
+    A cycle of a single step is that step at the peak.
 
-    >>> [round(one_cycle(p)[0], 4) for p in (0.0, 0.3, 1.0)]
+    >>> [round(one_cycle(step, 100)[0], 4) for step in (0, 29, 99)]
     [0.04, 1.0, 0.0]
     """
-
-    def cosine(a: float, b: float, t: float) -> float:
-        return b + (a - b) * (1 + math.cos(math.pi * t)) / 2
-
-    if position < warm:
-        return cosine(1 / start, 1.0, position / warm), cosine(0.95, 0.85, position / warm)
-    t = (position - warm) / (1 - warm)
-    return cosine(1.0, 1 / (start * end), t), cosine(0.85, 0.95, t)
+    peak, last = warm * total - 1, total - 1
+    step = min(step, last)
+    if step <= peak:
+        down = (1 + math.cos(math.pi * step / peak)) / 2
+        return 1 + (1 / start - 1) * down, 0.85 + 0.1 * down
+    down = (1 + math.cos(math.pi * (step - peak) / (last - peak))) / 2 if total > 1 else 1.0
+    lowest = 1 / (start * end)
+    return lowest + (1 - lowest) * down, 0.95 - 0.1 * down
 
 
 class Optimiser:
@@ -124,7 +132,7 @@ class Optimiser:
         """One step at the schedule's present learning rate."""
         group = self.inner.param_groups[0]
         if self.schedule == "1cycle":
-            factor, beta = one_cycle(self.steps / max(1, self.total_steps - 1))
+            factor, beta = one_cycle(self.steps, self.total_steps)
             group["lr"] = self.lr * factor
             if "betas" in group:
                 group["betas"] = (beta, 0.999)
@@ -173,11 +181,11 @@ def gradient(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) ->
 def _gradient_in_halves(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
     half = len(batch.index) // 2
     total = torch.zeros_like(model.grad)
-    value = torch.zeros((), device=model.device)
+    value = model.grad.new_zeros(())
     for part in (slice(None, half), slice(half, None)):
         piece = Batch(*(tensor[part] for tensor in batch))
         share = len(piece.index) / len(batch.index)
-        value += share * gradient(model, loss, piece)
+        value = value + share * gradient(model, loss, piece)
         total.add_(model.grad, alpha=share)
     model.grad.copy_(total)
     return value
