@@ -10,6 +10,8 @@ from torch import Tensor
 
 from manymodes.flat import FlatModel
 
+TINY = 1e-24  # a layer whose squared norm is smaller counts as zero
+
 
 class Modes:
     """`theta` (N, P) and `buffers` (N, B): one row a mode, its BatchNorm statistics included."""
@@ -48,7 +50,8 @@ def cosine(theta_NP: Tensor, layers: Sequence[slice]) -> tuple[Tensor, Tensor]:
 
     dist = 1 / (M (N^2 - N) / 2) * sum_l sum_{i<j} cos(theta_i^l, theta_j^l): the paper's "distance",
     which is a similarity and therefore minimised. With u_i the normalised rows of a layer,
-    d cos_ij / d theta_i = (u_j - cos_ij u_i) / |theta_i|.
+    d cos_ij / d theta_i = (u_j - cos_ij u_i) / |theta_i|. A row of zeros has no direction: its cosines and
+    its gradient are zero.
 
     >>> value, gradient = cosine(torch.tensor([[3.0, 0.0], [0.0, 2.0]]), [slice(0, 2)])
     >>> value.item(), gradient.tolist()
@@ -63,13 +66,13 @@ def cosine(theta_NP: Tensor, layers: Sequence[slice]) -> tuple[Tensor, Tensor]:
     for layer in layers:
         rows = theta_NP[:, layer]
         gram = rows @ rows.T
-        norms = gram.diagonal().clamp_min(1e-24).sqrt()
-        similarity = gram / (norms[:, None] * norms[None, :])
-        similarity.fill_diagonal_(0.0)
+        squares = gram.diagonal()
+        inverse = torch.where(squares > TINY, squares.clamp_min(TINY).rsqrt(), 0.0)
+        pairs = torch.outer(inverse, inverse).fill_diagonal_(0.0)  # 1 / (|theta_i| |theta_j|)
+        similarity = gram * pairs
         total = total + similarity.sum() / 2
         # The gradient of every mode is a combination of the rows: one small matrix times the layer.
-        mixing = 1.0 / (norms[:, None] * norms[None, :])
-        mixing = mixing.fill_diagonal_(0.0) - torch.diag(similarity.sum(dim=1) / norms.square())
+        mixing = pairs - torch.diag(similarity.sum(dim=1) * inverse.square())
         gradient[:, layer] = (scale * mixing) @ rows
     return total * scale, gradient
 

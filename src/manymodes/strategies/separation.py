@@ -55,7 +55,7 @@ class Separated(Strategy):
         with self.randomness(0) as generator:
             order = shuffled(len(task.train), self.batch_size, generator)
             for batch in on_device(task.train.batches(order, generator), self.model.device):
-                alpha = simplex(len(self.modes), alphas).to(self.model.device)
+                alpha = simplex(len(self.modes), alphas).to(self.modes.theta)
                 self.modes.interpolate(alpha, out=self._hat)
                 total.add(gradient(self.model, lambda b: self.loss(b, valid), batch))
                 torch.outer(alpha, self.model.grad, out=matrix.grad)

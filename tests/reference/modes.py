@@ -1,0 +1,22 @@
+"""The modes' formulas as printed, one pair and one layer at a time."""
+
+import torch
+
+
+def cosine(theta_NP, layers):
+    """dist = 1 / (M/2 (N^2 - N)) sum_l sum_{i<j} theta_i . theta_j / (|theta_i| |theta_j|), for autograd."""
+    count, total = len(theta_NP), 0.0
+    for layer in layers:
+        for i in range(count - 1):
+            for j in range(i + 1, count):
+                a, b = theta_NP[i, layer], theta_NP[j, layer]
+                total = total + torch.dot(a, b) / (a.norm() * b.norm())
+    return total / (len(layers) / 2 * (count**2 - count))
+
+
+def joint(probabilities_NSC):
+    """rho = 1/N sum_i p_i, in plain probabilities."""
+    total = torch.zeros_like(probabilities_NSC[0])
+    for probabilities_SC in probabilities_NSC:
+        total += probabilities_SC
+    return total / len(probabilities_NSC)
