@@ -99,7 +99,8 @@ def small_resnet(
 ) -> ResNet:
     """A residual network of a million parameters that trains fast on a processor, for images near 32x32.
 
-    Its blocks start at half the image's size: measured, this costs no accuracy there and saves half the time.
+    Its blocks start at half the image's size, which halves the time of a step; in a short trial on
+    CIFAR-100 it learnt no less than networks of as many parameters that start at the full size.
 
     >>> sum(p.numel() for p in small_resnet().parameters())
     942610
