@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, cast, overload
 
@@ -66,11 +66,17 @@ class TensorData:
         transform: Callable[[Tensor], Tensor] | None = None,
         augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
     ) -> None:
+        require(inputs.dim() > 0, "inputs must have a first axis of samples, not be a single number")
+        require(
+            targets.dim() == 1,
+            f"targets must have the shape (samples,), not {tuple(targets.shape)}: "
+            "one-hot rows become numbers by targets.argmax(1)",
+        )
         require(
             len(inputs) == len(targets),
             f"{len(inputs)} inputs but {len(targets)} targets: give one target per input",
         )
-        self.inputs, self.targets = inputs, targets.long()
+        self.inputs, self.targets = inputs, _whole(targets)
         self.transform, self.augment = transform, augment
         self.augments = augment is not None
 
@@ -84,6 +90,7 @@ class TensorData:
     def batches(self, order: Sequence[Tensor], generator: torch.Generator | None = None) -> Iterator[Batch]:
         """Gather, augment (only with a generator), transform."""
         for index in order:
+            index = torch.as_tensor(index)
             where = index.to(self.inputs.device)
             inputs = self.inputs[where]
             if self.augment is not None and generator is not None:
@@ -216,7 +223,8 @@ def as_data(data: Any, targets: Any = None) -> Data:
         return cast(Data, data)
     if isinstance(data, tuple | list) and len(data) == 2:
         return TensorData(_tensor(data[0], "inputs"), _tensor(data[1], "targets"))
-    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if isinstance(data, Dataset) or (by_number and not isinstance(data, str | Mapping)):
         from manymodes.streams.mapped import MappedData
 
         return MappedData(data)
@@ -226,12 +234,20 @@ def as_data(data: Any, targets: Any = None) -> Data:
     )
 
 
+def _whole(targets: Tensor) -> Tensor:
+    whole = targets.long()
+    if targets.is_floating_point():
+        for sample in (whole != targets).nonzero().flatten().tolist():
+            raise UserError(f"targets must be whole numbers, but sample {sample} has {targets[sample]:g}")
+    return whole
+
+
 def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values
     try:
-        array = np.asarray(values)
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
     except (TypeError, ValueError) as error:
-        raise UserError(f"{what} cannot become a tensor: {error}") from None
+        why = str(error).split(". ")[0]
+        raise UserError(f"{what} cannot become a tensor, give numbers (of classes: 0, 1, 2): {why}") from None
     return tensor.float() if tensor.dtype == torch.float64 else tensor
