@@ -13,6 +13,10 @@ class UserError(ValueError):
     """
 
 
+class DamagedFile(UserError):
+    """A file that is truncated, altered or not what its name says."""
+
+
 class TrainingDiverged(UserError):
     """The loss stopped being a finite number."""
 
