@@ -25,7 +25,7 @@ from manymodes.strategies.ewc import ANCHORS, KINDS
 from manymodes.strategies.separation import Separated
 from manymodes.strategies.teachers import Teacher
 from manymodes.task import Batch, Data, Task
-from manymodes.train import gradient, in_order, on_device
+from manymodes.train import Mean, gradient, in_order, on_device
 
 CHOICES = {
     "fisher": ("joint", "mode"),
@@ -131,6 +131,7 @@ class MOTA(Separated):
         self._teachers: list[Teacher] = []
         self._search_teachers: dict[int, Teacher] = {}
         self._resting: Tensor | None = None  # each mode's log p(true class) on the training data, (N, S)
+        self._distance = Mean()  # the function distance over the present pass, for the report
 
     def begin(self, task: Task) -> None:
         """From task 2 on, the untouched modes are the first checkpoints."""
@@ -142,6 +143,7 @@ class MOTA(Separated):
 
     def prepare(self, task: Task) -> None:
         """Look up what rests while a mode moves: the others' probabilities, and the teachers'."""
+        self._resting, self._teachers, self._search_teachers = None, [], {}
         if self.tasks_learnt == 0:
             return
         valid, modes = self.valid(task.classes), range(len(self.modes))
@@ -164,6 +166,7 @@ class MOTA(Separated):
             if self.tasks_learnt == 0:
                 self.pass_over(task, mode, lambda batch: self.loss(batch, valid))
                 continue
+            self._distance = Mean()
             self.pass_over(task, mode, partial(self._mode_loss, mode, valid))
             if self._resting is not None:
                 self._resting[mode] = self._true_log_probs(mode, task.train, valid)
@@ -185,7 +188,7 @@ class MOTA(Separated):
         if self._checkpoints is not None:
             self._rewind()
         self._checkpoints, self._resting = None, None
-        self._teachers, self._search_teachers = [], {}
+        self._teachers, self._search_teachers, self._distance = [], {}, Mean()
         self._consolidate(task)
 
     # ---- the loss of one mode -------------------------------------------------------------------
@@ -202,7 +205,9 @@ class MOTA(Separated):
             joint = torch.logaddexp(own, rest) - math.log(len(self.modes))
             loss = torch.lerp(loss, -joint.mean(), self.joint_weight)
         if soft is not None:
-            loss = loss + self.distillation * distillation(logits, soft, self._groups, self.temperature)
+            distance = distillation(logits, soft, self._groups, self.temperature)
+            self._distance.add(distance.detach())
+            loss = loss + self.distillation * distance
         return loss
 
     @torch.no_grad()
@@ -248,7 +253,7 @@ class MOTA(Separated):
         assert self._checkpoints is not None
         data = self._search_data(task)
         probabilities = self._true_log_probs(mode, data, self.valid(task.classes)).exp()
-        drift = self.penalty(mode)
+        drift = self._energy(mode)
         if self.distillation > 0:
             drift += self.distillation * self._function_drift(mode, data)
         theta, buffers = self.modes.theta[mode], self.modes.buffers[mode]
@@ -307,7 +312,11 @@ class MOTA(Separated):
     # ---- state --------------------------------------------------------------------------------------
 
     def penalty(self, mode: int) -> float:
-        """The energy of the mode's springs."""
+        """The energy of the mode's springs, and the function distance over the present pass."""
+        distance = self.distillation * self._distance.value() if self._distance.count else 0.0
+        return self._energy(mode) + distance
+
+    def _energy(self, mode: int) -> float:
         return float(self.springs[mode].value(self.modes.theta[mode])) if self.springs else 0.0
 
     def state_dict(self) -> dict[str, Any]:
