@@ -241,6 +241,8 @@ class Strategy:
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The logits (S, C) of the bound vector."""
+        if inputs.dim() == 4:  # convolutions over the channels-last layout are up to four times faster
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         if self.precision == "fp32":
             logits: Tensor = self.model.module(inputs)
             return logits
