@@ -15,7 +15,7 @@ import pytest
 
 from manymodes.errors import UserError
 from manymodes.streams import transfer
-from manymodes.streams.fetch import Remote, damage, fetch
+from manymodes.streams.fetch import Remote, damage, fetch_file
 from manymodes.streams.transfer import Patience
 from tests.streams.server import website
 
@@ -177,13 +177,13 @@ def test_no_server(tmp_path):
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/a.bin"
     with pytest.raises(UserError, match="gave up after 3 tries") as error:
-        fetch(Remote(url, "a.bin"), tmp_path, patience=HASTE)
+        fetch_file(Remote(url, "a.bin"), tmp_path, patience=HASTE)
     assert "\n" not in str(error.value)
 
 
 def test_other_schemes_are_refused(tmp_path):
     with pytest.raises(UserError, match="not an http"):
-        fetch(Remote("file:///etc/passwd", "a.bin"), tmp_path)
+        fetch_file(Remote("file:///etc/passwd", "a.bin"), tmp_path)
 
 
 def test_too_little_room_is_noticed_before_it_is_filled(site, tmp_path, monkeypatch):
@@ -198,7 +198,7 @@ def _fetch_limited(url, folder, answer):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
     try:
-        fetch(Remote(url, "a.bin", MD5), folder, patience=HASTE)
+        fetch_file(Remote(url, "a.bin", MD5), folder, patience=HASTE)
     except UserError as error:
         answer.put(str(error))
 
@@ -220,7 +220,7 @@ def test_disk_full_keeps_the_part(site, tmp_path):
 def test_two_processes_want_the_same_file(site, tmp_path):
     context = multiprocessing.get_context("fork")
     remote = Remote(site.url("a.bin"), "a.bin", MD5)
-    processes = [context.Process(target=fetch, args=(remote, tmp_path)) for _ in range(3)]
+    processes = [context.Process(target=fetch_file, args=(remote, tmp_path)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manymodes.errors import UserError, require, unknown
 from manymodes.streams.cifar_files import ARCHIVE, MD5, URL, Cifar, read_cifar
+from manymodes.streams.fetch import Remote, fetch_file
 from manymodes.streams.images import Normalise, image_data
 from manymodes.streams.places import data_root
 from manymodes.streams.split import Pool, Splits, class_order, make_tasks, stratified, tasks_by_class
@@ -111,12 +112,14 @@ def split_cifar100(
     return make_tasks(pool, task_of, task_names, scenario=scenario, head=head, limit=limit, seed=seed)
 
 
+def remotes() -> list[Remote]:
+    """The official archive."""
+    return [Remote(URL, ARCHIVE, checksum=f"md5:{MD5[ARCHIVE]}")]
+
+
 def fetch(root: Path) -> Path:
     """The official archive in `root`, downloaded unless it is there."""
-    from manymodes.streams.fetch import Remote
-    from manymodes.streams.fetch import fetch as fetch_file
-
-    return fetch_file(Remote(URL, ARCHIVE, checksum=f"md5:{MD5[ARCHIVE]}"), root / "cifar100")
+    return fetch_file(remotes()[0], root / "cifar100")
 
 
 def _splits(split: str, kept: Tensor, fine_S: Tensor, train_count: int, seed: int) -> Splits:

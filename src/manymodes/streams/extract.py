@@ -18,8 +18,15 @@ MAX_BYTES = 60 * 10**9  # the largest set we unpack is a third of this
 MAX_FILES = 3_000_000
 
 
-def extract(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Path:
-    """Unpack a zip or tar archive into the new directory `target`; all of it, or nothing.
+def extract(
+    archive: Path,
+    target: Path,
+    *,
+    inner: str = "",
+    max_bytes: int = MAX_BYTES,
+    max_files: int = MAX_FILES,
+) -> Path:
+    """Unpack a zip or tar archive, or its directory `inner`, as the new directory `target`; all or nothing.
 
     Refused: absolute paths, "..", links, devices, and more bytes or files than the limits. The files
     are written to a temporary directory beside `target`, which is renamed at the end.
@@ -41,8 +48,9 @@ def extract(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_file
                         f"{archive}: unpacks to more than {max_bytes:,} bytes; not unpacked",
                     )
                     out.write(chunk)
-        temporary.chmod(0o755)
-        temporary.rename(target)
+        require((temporary / inner).is_dir(), f"{archive} holds no directory {inner!r}")
+        (temporary / inner).chmod(0o755)
+        (temporary / inner).rename(target)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise UserError(
             f"{archive} is damaged: {(str(error) or type(error).__name__).splitlines()[0]}"

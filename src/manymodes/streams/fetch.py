@@ -28,7 +28,7 @@ class Remote:
     checksum: str | None = None
 
 
-def fetch(
+def fetch_file(
     remote: Remote,
     folder: Path,
     *,
