@@ -1,11 +1,38 @@
 """Backtracking: which checkpoint of every mode to keep, found exactly or with a certificate.
 
-TODO
+Every mode kept one checkpoint per epoch. Only the true class matters, so the whole search runs on a row of
+numbers per checkpoint, and no network is evaluated. With p[i, e, s] the probability that checkpoint e of
+mode i gives to the true class of held-out sample s, choose e_1..e_N to minimise
+
+    f(e) = -mean_s log(mean_i p[i, e_i, s]) + weight * sum_i drifts[i, e_i].
+
+There are prod E_i choices (51^6 = 1.8e10), and f couples all modes. Three lower bounds make it small:
+
+1. Mixtures. Let every mode mix its checkpoints with weights on the simplex: f becomes convex, and wherever
+   it is linearised, the line lies below it. At (about) the relaxed optimum, gradient steps away from it cost
+   something for every checkpoint; a checkpoint whose cost exceeds the distance to the best choice found
+   (coordinate descent) is dropped. This leaves gaps from 0.1 % to some 10 %, since a mixture averages the
+   noise of single checkpoints away and a choice cannot.
+2. Curvature. What the linearisation throws away is h(u) = u - log(1 + u) >= 0, u the relative distance of
+   the mean from the tangent point. h(u) >= c_s u^2 with a c_s that holds for all choices left; and since u is
+   a sum over modes, this is a sum over *pairs* of checkpoints: N (N - 1) / 2 matrix products give tables that
+   bound f of every choice by additions, noise included. Fewer checkpoints give a larger c_s, so dropping and
+   tightening take turns.
+3. Enumeration. Modes are fixed one after the other, thousands of partial choices at a time, and a partial
+   choice goes on only if its table value plus the least of the rest can still win. Complete choices pass a
+   sieve, the exact logarithm on the few samples where the tables are loosest; what is left is evaluated.
+
+A node that is still too large is split into one node per checkpoint of one mode and each is treated the same
+way, least bound first; when the time is over the least bound of the open nodes is the certificate.
+`bounds.py` has the linear bounds, `pair_tables.py` the quadratic one, `checkpoint_search.py` the search.
+
+Conventions. Probabilities below 1e-12 count as 1e-12, so a zero costs 27.6 and not infinity. Everything that
+decides is float64; bounds must fail by more than 1e-9 before anything is dropped. Values that differ by at
+most 1e-12 are equal, and of equal choices the one with the lexicographically smallest epochs is returned.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,30 +40,21 @@ from time import monotonic
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
-from manymodes.bounds import (
-    Array,
-    Labels,
-    completions,
-    linear_bounds,
-    pair_bounds,
-    quadratic_tables,
-    relax,
-    tangent,
-)
-from manymodes.errors import require
+from manymodes.bounds import Array, undominated
+from manymodes.checkpoint_search import SLACK, Search
+from manymodes.errors import UserError, require
 
-FLOOR = 1e-12  # a probability below counts as this: one lost sample costs 27.6, not infinity
-TIE = 1e-12  # values closer than this (relative to the larger of 1 and the value) are equal
-SLACK = 1e-9  # what bounds may be off by rounding, with room to spare
-FOLD = 24  # FOLD floored probabilities multiplied stay above the least float64
-BLOCK = 1 << 17  # numbers worked on at once: 1 MB, inside the cache
-VISITS = 400_000  # prefixes enumerated before a node is split instead
+FLOOR = 1e-12  # probabilities below count as this
+ROUNDING = 1e-4  # how far above 1 a probability may come out of a network
 
 
 @dataclass(frozen=True)
 class Choice:
+    """One checkpoint per mode, its value f, a proven lower bound on f, and how many f were computed."""
+
     epochs: tuple[int, ...]
     value: float
     lower_bound: float
@@ -44,202 +62,131 @@ class Choice:
 
     @property
     def proven(self) -> bool:
+        """Whether no choice is better."""
         return self.value - self.lower_bound <= SLACK * max(1.0, abs(self.value))
 
 
-class _Search:
-    def __init__(self, parts, costs, num_samples, deadline):
-        self.parts, self.costs, self.num_samples, self.deadline = parts, costs, num_samples, deadline
-        self.value, self.epochs, self.evaluated = math.inf, (), 0
-        self.log = []
+def backtrack(
+    true_class_probs: Tensor | Sequence[Tensor],
+    drifts: Tensor | Sequence[Tensor],
+    weight: float,
+    *,
+    time_limit: float = 10.0,
+) -> Choice:
+    """The checkpoint of every mode that is best jointly.
 
-    def cutoff(self):
-        return self.value + SLACK * max(1.0, abs(self.value))
+    Minimises -mean_s log(mean_i p[i, e_i, s]) + weight * sum_i drifts[i, e_i] over e_1..e_N.
 
-    def late(self):
-        return monotonic() > self.deadline
+    Args:
+        true_class_probs: probability of the true class (N, E, S), or per mode (E_i, S).
+        drifts: what each checkpoint's drift is, not negative: (N, E), or per mode (E_i,).
+        weight: how much drift counts against the negative log-likelihood.
+        time_limit: seconds after which the best choice found so far is returned; `lower_bound` then says
+            how much better another one could be at most. The first bound is computed in any case.
 
-    def nll(self, mean_MS):
-        self.evaluated += len(mean_MS)
-        cut = mean_MS.shape[1] // FOLD * FOLD
-        product = np.multiply.reduce(mean_MS[:, :cut].reshape(len(mean_MS), FOLD, cut // FOLD), axis=1)
-        return -(np.log(product).sum(1)+np.log(mean_MS[:,cut:].prod(1))) / self.num_samples
+    Two modes, the second checkpoint of each knows what the other's first knows, and drift is free:
 
-    def evaluate(self, choices):
-        rows = max(1, BLOCK // self.parts[0].shape[1])
-        for first in range(0, len(choices), rows):
-            block = choices[first : first + rows]
-            mean = self.parts[0][block[:, 0]]
-            cost = self.costs[0][block[:, 0]]
-            for i in range(1, len(self.parts)):
-                mean += self.parts[i][block[:, i]]
-                cost = cost + self.costs[i][block[:, i]]
-            values = self.nll(mean) + cost
-            self.offer(block, values)
+    >>> probs = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.1], [0.1, 0.9]]])
+    >>> choice = backtrack(probs, torch.zeros(2, 2), 1.0)
+    >>> choice.epochs, round(choice.value, 4), choice.proven
+    ((0, 1), 0.6931, True)
+    """
+    rows, penalties = _checked(true_class_probs, drifts)
+    _check_number("weight", weight)
+    require(time_limit >= 0, f"time_limit is {time_limit}: give seconds, 0 or more")
+    deadline = monotonic() + time_limit
+    parts = [np.clip(row, FLOOR, 1) / len(rows) for row in rows]
+    costs = [weight * penalty for penalty in penalties]
+    offset = sum(float(cost.min()) for cost in costs)
+    # The products here are small: threads of the linear algebra would cost more than they bring.
+    with threadpool_limits(1, user_api="blas"):
+        search = Search(parts, [cost - cost.min() for cost in costs], deadline)
+        least = search.run()
+    mean_S = np.sum([part[e] for part, e in zip(parts, search.epochs, strict=True)], axis=0)
+    value = float(sum(cost[e] for cost, e in zip(costs, search.epochs, strict=True)) - np.log(mean_S).mean())
+    lower_bound = value if least >= search.value else min(value, offset + least)
+    return Choice(search.epochs, value, lower_bound, search.evaluated)
 
-    def offer(self, choices, values):
-        least = float(values.min())
-        if least > self.cutoff():
-            return
-        tie = TIE * max(1.0, abs(least))
-        new = min(least, self.value)
-        near = choices[values <= new + tie]
-        cands = [tuple(int(c) for c in row) for row in near]
-        if self.epochs and self.value <= new + tie:
-            cands.append(self.epochs)
-        self.epochs = min(cands)
-        self.value = new
 
-    def descend(self, choice):
-        choice = np.array(choice)
-        rows = max(1, BLOCK // self.parts[0].shape[1])
-        best = math.inf
-        while True:
-            before = best
-            for i, (p, c) in enumerate(zip(self.parts, self.costs)):
-                rest = sum(self.parts[j][choice[j]] for j in range(len(choice)) if j != i)
-                pen = sum(self.costs[j][choice[j]] for j in range(len(choice)) if j != i)
-                v = (
-                    np.concatenate([self.nll(p[f : f + rows] + rest) for f in range(0, len(p), rows)])
-                    + c
-                    + pen
-                )
-                k = int(v.argmin())
-                if v[k] < best:
-                    best = v[k]
-                    choice[i] = k
-            if not best < before:
-                break
-        self.evaluate(choice[None])
+def can_still_win(true_class_probs_i: Tensor, drifts_i: Tensor, num_modes: int, weight: float) -> Tensor:
+    """Which checkpoints of one mode may be part of an optimum, whatever the other modes will bring.
 
-    def solve(self, kept, bound):
-        """children or []"""
-        P = [p[k] for p, k in zip(self.parts, kept)]
-        C = [c[k] for c, k in zip(self.costs, kept)]
-        x = [np.full(len(c), 1 / len(c)) for c in C]
-        root = not self.epochs
-        for rnd in range(6):
-            size = sum(map(len, C))
-            P32 = [p.astype(np.float32) for p in P]
-            t = monotonic()
-            tol = 1e-3 if not self.epochs else 0.03 * max(self.value - bound, 1e-6)
-            x = relax(P32, C, x, 8 if rnd < 3 else 40, tol)
-            t1 = monotonic()
-            if root and rnd in (0, 3):
-                self.descend([k[v.argmax()] for k, v in zip(kept, x)])
-            t2 = monotonic()
-            t0 = tangent(P, x)
-            lb = linear_bounds(P, C, t0)
-            bound = max(bound, max(float(b.min()) for b in lb))
-            keep = [b <= self.cutoff() for b in lb]
-            if not all(k.any() for k in keep):
-                return None, bound
-            kept, P, C, x = zip(*[(k[m], p[m], c[m], v[m]) for k, p, c, v, m in zip(kept, P, C, x, keep)])
-            x = [np.maximum(v / v.sum(), 1e-4 / len(v)) for v in x]
-            t3 = monotonic()
-            if root:
-                self.log.append(
-                    (
-                        "lin",
-                        [len(c) for c in C],
-                        round(bound, 5),
-                        round(self.value, 5),
-                        round(t1 - t, 4),
-                        round(t2 - t1, 4),
-                        round(t3 - t2, 4),
-                    )
-                )
-            if rnd >= 3 and sum(map(len, C)) > 0.8 * size:
-                break
-        while True:
-            size = sum(map(len, C))
-            t = monotonic()
-            t0 = tangent(P, x)
-            tables = quadratic_tables(P, C, x, t0)
-            lb = pair_bounds(tables)
-            bound = max(bound, max(float(b.min()) for b in lb))
-            keep = [b <= self.cutoff() for b in lb]
-            if not all(k.any() for k in keep):
-                return None, bound
-            lb = [b[m] for b, m in zip(lb, keep)]
-            kept, P, C, x = map(
-                list, zip(*[(k[m], p[m], c[m], v[m]) for k, p, c, v, m in zip(kept, P, C, x, keep)])
-            )
-            if root:
-                self.log.append(("quad", [len(c) for c in C], round(bound, 5), round(monotonic() - t, 4)))
-            if sum(map(len, C)) > 0.8 * size:
-                break
-            x = relax([p.astype(np.float32) for p in P], C, x, 40, 0.03 * max(self.value - bound, 1e-6))
-        from manymodes.bounds import Tables
+    Checkpoint e cannot win if another one e' of the same mode is at least as good for every possible sum q_s
+    in [0, N - 1] of the other modes' probabilities:
 
-        order = (
-            np.argsort([len(c) for c in C], kind="stable")
-            if ORDER == 1
-            else np.argsort([-len(c) for c in C], kind="stable")
-            if ORDER == 2
-            else np.arange(len(C))
+        weight * (d_e - d_e') >= mean_s max_q log((p_e + q) / (p_e' + q))
+                               = mean_s { log(p_e / p_e')                          where p_e > p_e'
+                                        { log((p_e + N - 1) / (p_e' + N - 1))      elsewhere.
+
+    Nothing is lost: `backtrack` on the checkpoints that are left chooses the same as on all. Of equal ones
+    the earliest is left, and at least one always is.
+
+    Args:
+        true_class_probs_i: probability of the true class, by this mode's checkpoints (E, S).
+        drifts_i: their drifts (E,).
+        num_modes: N, this mode included.
+        weight: as for `backtrack`.
+
+    Returns:
+        Booleans (E,) on the device of the probabilities.
+
+    >>> probs = torch.tensor([[0.5, 0.5], [0.4, 0.5], [0.9, 0.3], [0.5, 0.5]])
+    >>> can_still_win(probs, torch.zeros(4), num_modes=2, weight=1.0).tolist()
+    [True, False, True, False]
+    """
+    require(num_modes >= 1, f"num_modes is {num_modes}: give the number of modes, 1 or more")
+    _check_number("weight", weight)
+    (row,), (penalty,) = _checked([true_class_probs_i], [drifts_i])
+    part, none_S = np.clip(row, FLOOR, 1), np.zeros(row.shape[1])
+    flags = undominated(part, weight * penalty, none_S, none_S + (num_modes - 1))
+    return torch.from_numpy(flags).to(true_class_probs_i.device)
+
+
+def _checked(
+    probs: Tensor | Sequence[Tensor], drifts: Tensor | Sequence[Tensor]
+) -> tuple[list[Array], list[Array]]:
+    """Per mode the probabilities (E_i, S) and drifts (E_i,) in float64, or a UserError."""
+    require(len(probs) > 0, "true_class_probs is empty: give at least one mode")
+    require(
+        len(probs) == len(drifts),
+        f"true_class_probs has {len(probs)} modes but drifts has {len(drifts)}: give both for every mode",
+    )
+    rows = [_array(f"true_class_probs[{i}]", row, "(checkpoints, samples)", 2) for i, row in enumerate(probs)]
+    penalties = [_array(f"drifts[{i}]", row, "(checkpoints,)", 1) for i, row in enumerate(drifts)]
+    for i, (row, penalty) in enumerate(zip(rows, penalties, strict=True)):
+        require(
+            len(row) == len(penalty),
+            f"mode {i} has {len(row)} rows of true_class_probs but {len(penalty)} drifts: give one drift per "
+            "checkpoint",
         )
-        idx = [np.nonzero(m)[0] for m in keep]
-        tables = Tables(
-            [tables.unary[i][idx[i]] for i in order],
-            [[tables.pair[i][j][np.ix_(idx[i], idx[j])] if i != j else None for j in order] for i in order],
+        require(
+            row.shape[1] == rows[0].shape[1],
+            f"true_class_probs[{i}] has {row.shape[1]} samples but true_class_probs[0] has "
+            f"{rows[0].shape[1]}: evaluate every mode on the same samples",
         )
-        t = monotonic()
-        n = 0
-        v = 0
-        ob = np.inf
-        for choices, ob, v in completions(tables, self.cutoff):
-            if len(choices):
-                n += len(choices)
-                full = np.empty_like(choices)
-                for d, i in enumerate(order):
-                    full[:, i] = kept[i][choices[:, d]]
-                self.evaluate(full)
-            if self.late() or v > VISITS and sum(len(c) > 1 for c in C) > 1:
-                ob = min(ob, self.value)
-                break
-        else:
-            if root:
-                self.log.append(("enum done", v, n, round(monotonic() - t, 4)))
-            return None, max(bound, min(self.value, np.inf))
-        if root:
-            self.log.append(("enum cut", v, n, round(monotonic() - t, 4)))
-        bound = max(bound, ob) if np.isfinite(ob) else bound
-        i = max(range(len(C)), key=lambda i: lb[i].mean() if len(C[i]) > 1 else -np.inf)
-        return [
-            (max(bound, float(lb[i][k])), [kk if j != i else kk[k : k + 1] for j, kk in enumerate(kept)])
-            for k in range(len(C[i]))
-        ], bound
-
-    def run(self):
-        heap = [(-np.inf, 0, [np.arange(len(c)) for c in self.costs])]
-        n = 1
-        nodes = 0
-        while heap:
-            b, _, kept = heapq.heappop(heap)
-            if b > self.cutoff():
-                break
-            if nodes and self.late():
-                heapq.heappush(heap, (b, 0, kept))
-                break
-            ch, b = self.solve(kept, b)
-            nodes += 1
-            for cb, ck in ch or []:
-                heapq.heappush(heap, (cb, n, ck))
-                n += 1
-        self.nodes = nodes
-        return min([self.value] + [h[0] for h in heap])
+        low, high = float(row.min()), float(row.max())
+        require(
+            low >= 0 and high <= 1 + ROUNDING,
+            f"true_class_probs[{i}] goes from {low:.6g} to {high:.6g}: give probabilities, from 0 to 1",
+        )
+        require(
+            float(penalty.min()) >= 0,
+            f"drifts[{i}] contains {float(penalty.min()):.6g}: a drift is 0 or more",
+        )
+    return rows, penalties
 
 
-ORDER = 1
+def _array(name: str, values: Tensor, shape: str, axes: int) -> Array:
+    """A finite float64 array of that many axes, none of them empty."""
+    tensor = torch.as_tensor(values)
+    tensor = tensor if tensor.dtype == torch.float32 else tensor.double()
+    array: Array = tensor.numpy(force=True).astype(np.float64)
+    if array.ndim != axes or array.size == 0:
+        raise UserError(f"{name} has shape {tuple(array.shape)}: give {shape}, none of them 0")
+    if not np.isfinite(array).all():
+        raise UserError(f"{name} contains NaN or infinity: drop the checkpoints where training diverged")
+    return array
 
 
-def prep(P, D, w=1.0):
-    N, E, S = P.shape
-    S2 = -(-S // FOLD) * FOLD
-    parts = []
-    for p in P:
-        q = np.full((E, S2), 1 / N)
-        q[:, :S] = np.clip(p, FLOOR, 1) / N
-        parts.append(q)
-    return parts, [w * np.asarray(d, float) for d in D], S
+def _check_number(name: str, value: float) -> None:
+    require(math.isfinite(value) and value >= 0, f"{name} is {value}: give a finite number, 0 or more")

@@ -1,92 +1,87 @@
-"""Lower bounds for the search over checkpoints: a relaxed optimum, a quadratic minorant, its enumeration.
+"""Lower bounds for the search over checkpoints: mixtures of checkpoints, and dominance.
 
 Notation: `parts[i]` (E_i, S) is mode i's share p / N of the mean true-class probability, `costs[i]` (E_i,)
 its drift penalty. A choice e has the mean m_s = sum_i parts[i][e_i, s] and the value
 
     f(e) = -mean_s log m_s + sum_i costs[i][e_i].
 
-Everything here is an algebraic lower bound of f, computed in float64; what float32 is used for (the place
-where a bound is tangent) affects how tight a bound is, never whether it holds.
+Every bound here is an inequality, computed in float64. What is computed in float32 (the point where a
+bound is tangent) decides how tight a bound is, never whether it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Labels = NDArray[np.intp]
 
-CHUNK = 2048  # prefixes expanded at once: bounds the memory of the enumeration
-SMALLEST_TANGENT = (
-    1e-3  # of the largest possible mean: keeps every ratio below 1,000, so rounding below 1e-12
-)
-
-
-@dataclass(frozen=True)
-class Tables:
-    """f(e) >= sum_i unary[i][e_i] + sum_{i<j} pair[i][j][e_i, e_j] for every choice e."""
-
-    unary: list[Array]
-    pair: list[list[Array]]  # pair[j][i] is pair[i][j] transposed; pair[i][i] is empty
+SMALLEST_TANGENT = 1e-3  # of the largest mean: keeps all ratios below 1,000, so rounding far below 1e-9
+FOLD = 24  # this many floored probabilities multiplied stay above the least float64
+SPAN = 256  # samples compared at once
+STRICT = 1e-11  # a later checkpoint must be better by this much to displace an earlier one
 
 
 def relax(
-    parts: Sequence[NDArray[Any]],
+    parts: Sequence[NDArray[np.float32]],
     costs: Sequence[Array],
-    mixture: list[Array],
+    mixture: Sequence[Array],
     iterations: int,
     tolerance: float,
 ) -> list[Array]:
     """Minimise f over mixtures of checkpoints (a convex problem) by exponentiated gradient.
 
     x_i <- x_i * exp(-step * gradient), normalised per mode; the step grows while f falls. Stops once the
-    linearisation proves that f is within `tolerance` of its minimum.
+    linearisation shows that f is within `tolerance` of its minimum.
     """
-    num_samples = parts[0].shape[1]
-    kind = parts[0].dtype
-
-    def mean(weights: list[Array]) -> NDArray[Any]:
-        return np.sum([x.astype(kind) @ p for x, p in zip(weights, parts, strict=True)], axis=0)
 
     def value(weights: list[Array], mean_S: NDArray[Any]) -> float:
         penalty = sum(float(x @ c) for x, c in zip(weights, costs, strict=True))
-        return float(-np.log(mean_S).mean(dtype=np.float64)) + penalty
+        return penalty - float(np.log(mean_S).mean(dtype=np.float64))
 
-    mean_S = mean(mixture)
-    current, step, gradient = value(mixture, mean_S), 10.0, None
+    best = list(mixture)
+    mean_S = _mean(parts, best)
+    current, step = value(best, mean_S), 10.0
+    gradient: list[Array] = []
     for _ in range(iterations):
-        if gradient is None:
-            slope_S = 1 / (mean_S * num_samples)
+        if not gradient:
+            slope_S = 1 / (mean_S * len(mean_S))
             gradient = [c - p @ slope_S for c, p in zip(costs, parts, strict=True)]
-            if sum(float(x @ g - g.min()) for x, g in zip(mixture, gradient, strict=True)) <= tolerance:
+            if sum(float(x @ g - g.min()) for x, g in zip(best, gradient, strict=True)) <= tolerance:
                 break
-        trial = [x * np.exp(-step * (g - g.min())) for x, g in zip(mixture, gradient, strict=True)]
-        trial = [np.maximum(x / x.sum(), 1e-30) for x in trial]
-        trial_mean_S = mean(trial)
+        raw = [x * np.exp(-step * (g - g.min())) for x, g in zip(best, gradient, strict=True)]
+        trial = [np.maximum(x / x.sum(), 1e-30) for x in raw]
+        trial_mean_S = _mean(parts, trial)
         attained = value(trial, trial_mean_S)
         if attained <= current:
-            mixture, mean_S, current, gradient, step = trial, trial_mean_S, attained, None, step * 1.5
+            best, mean_S, current, gradient, step = trial, trial_mean_S, attained, [], step * 1.5
         else:
             step /= 3
-    return mixture
+    return best
+
+
+def _mean(parts: Sequence[NDArray[Any]], mixture: Sequence[Array]) -> NDArray[Any]:
+    mean_S = np.zeros(parts[0].shape[1], parts[0].dtype)
+    for x, p in zip(mixture, parts, strict=True):
+        mean_S += (x / x.sum()).astype(p.dtype) @ p
+    return mean_S
 
 
 def tangent(parts: Sequence[Array], mixture: Sequence[Array]) -> Array:
     """The mean (S,) of a mixture, kept away from zero where some choice is far better."""
-    mean_S = np.sum([x / x.sum() @ p for x, p in zip(mixture, parts, strict=True)], axis=0)
-    best_S = np.sum([p.max(0) for p in parts], axis=0)
-    return np.maximum(mean_S, SMALLEST_TANGENT * best_S)
+    highest_S = np.sum([p.max(0) for p in parts], axis=0)
+    return np.asarray(np.maximum(_mean(parts, mixture), SMALLEST_TANGENT * highest_S))
 
 
 def linear_bounds(parts: Sequence[Array], costs: Sequence[Array], tangent_S: Array) -> list[Array]:
     """For every mode and checkpoint: a lower bound on f over all choices that contain it.
 
-    -log m >= -log m0 - (m - m0) / m0, and what is linear is minimised mode by mode.
+    -log m >= -log m0 - (m - m0) / m0, and what is linear is least where it is least in every mode.
     """
     slope_S = 1 / (tangent_S * len(tangent_S))
     terms = [c - p @ slope_S for p, c in zip(parts, costs, strict=True)]
@@ -94,121 +89,42 @@ def linear_bounds(parts: Sequence[Array], costs: Sequence[Array], tangent_S: Arr
     return [least + (t - t.min()) for t in terms]
 
 
-def quadratic_tables(
-    parts: Sequence[Array], costs: Sequence[Array], mixture: Sequence[Array], tangent_S: Array
-) -> Tables:
-    """A minorant of f that is quadratic in m, hence a sum over single checkpoints and over pairs.
+def sum_negative_log(mean_RS: Array) -> Array:
+    """-sum_s log of each row (R,), with one logarithm for FOLD numbers."""
+    rows, num_samples = mean_RS.shape
+    cut = num_samples // FOLD * FOLD
+    folded = np.multiply.reduce(mean_RS[:, :cut].reshape(rows, FOLD, cut // FOLD), axis=1)
+    return np.asarray(-np.log(folded).sum(1) - np.log(mean_RS[:, cut:].prod(1)))
 
-    With u = (m - m0) / m0 and h(u) = u - log(1 + u): -log m = -log m0 - u + h(u). h(u) / u^2 falls in u, so
-    h(u) >= c u^2 with c = h(u_max) / u_max^2, u_max what the best checkpoints together can reach. As u is a
-    sum over modes, c u^2 is a sum over pairs of modes. This is what a relaxation cannot see: mixtures
-    average the noise of checkpoints away (their u is small), single checkpoints cannot.
+
+def undominated(part: Array, cost: Array, rest_low_S: Array, rest_high_S: Array) -> Flags:
+    """Flags (E,) of one mode's checkpoints that some choice of the other modes may need.
+
+    Let q_s be what the other modes contribute, anywhere in [low_s, high_s]. Exchanging e for e' changes f by
+    cost[e'] - cost[e] + mean_s log((p_e + q) / (p_e' + q)). The ratio is monotone in q, so the logarithm is
+    at most the larger of its values at the two ends, and e' is never worse than e if
+
+        cost[e] - cost[e'] >= mean_s max(low_e - low_e', high_e - high_e'),    low_e = log(p_e + low),
+                            = mean_s (high_e - high_e') + mean_s max(0, g_e - g_e'),    g = low - high.
+
+    Of equal checkpoints the earliest stays. Everything in the last mean is positive, so most comparisons are
+    over after a few samples.
     """
-    mixed = [x / x.sum() @ p for x, p in zip(mixture, parts, strict=True)]
-    rescale_S = tangent_S / np.sum(mixed, axis=0)
-    ratios = [(p - m * rescale_S) / tangent_S for p, m in zip(parts, mixed, strict=True)]
-    highest_S = np.maximum(np.sum([u.max(0) for u in ratios], axis=0), 1e-4)
-    curvature_S = (highest_S - np.log1p(highest_S)) / highest_S**2 / len(tangent_S)
-    unary = [c - u.mean(1) for u, c in zip(ratios, costs, strict=True)]
-    unary[0] = unary[0] - np.log(tangent_S).mean()
-    root_S = np.sqrt(curvature_S)
-    for i, u in enumerate(ratios):
-        u *= root_S
-        unary[i] += np.einsum("es,es->e", u, u)
-    empty = np.zeros((0, 0))
-    pair = [[empty] * len(parts) for _ in parts]
-    for i, u in enumerate(ratios):
-        for j in range(i):
-            pair[i][j] = 2 * (u @ ratios[j].T)
-            pair[j][i] = pair[i][j].T
-    return Tables(unary, pair)
-
-
-def _share(tables: Tables, mode: int, free: Sequence[int]) -> Array:
-    """Half of the least that each checkpoint of `mode` pays together with each of the other free modes."""
-    least = [tables.pair[mode][k].min(1) for k in free if k != mode]
-    return 0.5 * np.sum(least, axis=0) if least else np.zeros(len(tables.unary[mode]))
-
-
-def pair_bounds(tables: Tables) -> list[Array]:
-    """For every mode and checkpoint: a lower bound of the tables over all choices that contain it."""
-    modes = range(len(tables.unary))
-    bounds = []
-    for i in modes:
-        rest = [j for j in modes if j != i]
-        bound = tables.unary[i].copy()
-        for j in rest:
-            bound += (tables.pair[i][j] + tables.unary[j] + _share(tables, j, rest)).min(1)
-        bounds.append(bound)
-    return bounds
-
-
-class Batch(NamedTuple):
-    """Some complete choices (n, N), the least bound of what is still open, the prefixes visited so far."""
-
-    choices: Labels
-    open_bound: float
-    visited: int
-
-
-class _Prefixes(NamedTuple):
-    """Choices of the first modes (n, depth), what they cost, and a bound on every completion."""
-
-    labels: Labels
-    cost: Array
-    bound: Array
-
-
-def completions(tables: Tables, cutoff: Callable[[], float]) -> Iterator[Batch]:
-    """All choices whose table value is at most `cutoff()`: depth first, the most promising first.
-
-    Memory stays bounded: CHUNK prefixes are expanded at a time. A batch without choices is yielded between
-    expansions, so that the caller can look at the clock.
-    """
-    modes = range(len(tables.unary))
-    shares = [[_share(tables, j, modes[depth + 1 :]) for j in modes] for depth in modes]
-    stack = [_Prefixes(np.zeros((1, 0), np.intp), np.zeros(1), np.full(1, -np.inf))]
-    visited = 0
-    while stack:
-        labels, cost, bound = stack.pop()
-        keep = bound <= cutoff()
-        depth = labels.shape[1]
-        if depth == len(modes):
-            yield Batch(labels[keep], _least(stack), visited)
-        elif keep.any():
-            children = _expand(tables, labels[keep], cost[keep], cutoff(), shares[depth])
-            visited += len(children.cost)
-            order = np.argsort(-children.bound, kind="stable")
-            for first in range(0, len(order), CHUNK):
-                some = order[first : first + CHUNK]
-                stack.append(_Prefixes(*(field[some] for field in children)))
-            yield Batch(np.zeros((0, len(modes)), np.intp), _least(stack), visited)
-
-
-def _least(stack: list[_Prefixes]) -> float:
-    return min((float(prefixes.bound.min()) for prefixes in stack), default=np.inf)
-
-
-def _expand(tables: Tables, labels: Labels, cost: Array, cutoff: float, share: list[Array]) -> _Prefixes:
-    """The prefixes with one more mode fixed whose bound is at most the cutoff; share[j] as in `_share`."""
-    depth = labels.shape[1]
-    later = range(depth + 1, len(tables.unary))
-    added = []  # per mode not yet fixed: what each of its checkpoints adds to each prefix (n, E)
-    for j in (depth, *later):
-        adds = np.repeat(tables.unary[j][None], len(labels), axis=0)
-        for i in range(depth):
-            adds += tables.pair[i][j][labels[:, i]]
-        added.append(adds)
-    grown = cost[:, None] + added[0]
-    quick = grown.copy()  # bound the prefix and the new checkpoint apart: no (prefix, checkpoint, E) array
-    for j, adds in zip(later, added[1:], strict=True):
-        quick += (adds + share[j]).min(1)[:, None] + tables.pair[depth][j].min(1)
-    parent, label = np.nonzero(quick <= cutoff)
-    bound = grown[parent, label]
-    for first in range(0, len(parent), CHUNK):
-        a, b = parent[first : first + CHUNK], label[first : first + CHUNK]
-        for j, adds in zip(later, added[1:], strict=True):
-            bound[first : first + CHUNK] += (adds[a] + tables.pair[depth][j][b] + share[j]).min(1)
-    keep = bound <= cutoff
-    parent, label = parent[keep], label[keep]
-    return _Prefixes(np.column_stack([labels[parent], label]), grown[parent, label], bound[keep])
+    high = np.log(part + rest_high_S)
+    gap = np.log(part + rest_low_S) - high
+    high_mean, gap_mean = high.mean(1), gap.mean(1)
+    number, flags = np.arange(len(cost)), np.ones(len(cost), np.bool_)
+    num_samples = part.shape[1]
+    for e in range(len(cost)):
+        spare = cost[e] - cost - (high_mean[e] - high_mean) - np.where(number < e, 0.0, STRICT)
+        # The mean of positive parts is at least the positive part of the mean. STRICT lets rounding pass.
+        rivals = np.flatnonzero((spare >= np.maximum(0, gap_mean[e] - gap_mean - STRICT)) & (number != e))
+        spare = spare[rivals] * num_samples
+        for first in range(0, num_samples, SPAN):
+            if not len(rivals):
+                break
+            span = slice(first, first + SPAN)
+            spare -= np.maximum(0, gap[e, span] - gap[rivals, span]).sum(1)
+            rivals, spare = rivals[spare >= 0], spare[spare >= 0]
+        flags[e] = not len(rivals)
+    return flags
