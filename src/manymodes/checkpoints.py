@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from manymodes.backtracking import Choice, backtrack, can_still_win
+from manymodes.scratch import Scratch
+from manymodes.store import Blob, save_blob
 
 MEMORY_BYTES = 64 * 2**20  # above this, checkpoints go to disk
+
+Weights = dict[str, Tensor]  # theta and buffers of one mode
 
 
 @dataclass
 class Checkpoint:
-    """One mode at the end of one epoch: its weights (in memory or in a file), and what the search needs."""
+    """One mode at the end of one epoch: what the search needs, and where its weights are.
+
+    They are in memory, in a blob of the run directory, or in a slot of the scratch file.
+    """
 
     epoch: int
     probabilities_S: Tensor
     drift: float
-    theta: Tensor | None
-    buffers: Tensor | None
-    path: Path | None = None
-
-    def load(self) -> tuple[Tensor, Tensor]:
-        """The weights and buffers."""
-        if self.path is None:
-            assert self.theta is not None
-            assert self.buffers is not None
-            return self.theta, self.buffers
-        tensors = load_file(self.path)
-        return tensors["theta"], tensors["buffers"]
+    weights: Weights | Blob | int | None = None
 
 
 class Checkpoints:
@@ -43,18 +37,24 @@ class Checkpoints:
 
     The search only needs one row of true-class probabilities per checkpoint; the weights are written once
     and read at most once. `add` drops what cannot be part of any optimum, whatever is still to come.
+
+    Args:
+        modes: N.
+        drift_weight: How much drift counts in the search.
+        folder: Where large weights are written so that a saved state can refer to them. Whoever owns the
+            folder removes those that no state needs. Without it they go to scratch space.
     """
 
-    def __init__(self, modes: int, drift_weight: float) -> None:
-        self.drift_weight = drift_weight
+    def __init__(self, modes: int, drift_weight: float, folder: Path | None = None) -> None:
+        self.drift_weight, self.folder = drift_weight, folder
         self.kept: list[list[Checkpoint]] = [[] for _ in range(modes)]
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Scratch | None = None
 
     def add(
         self, mode: int, epoch: int, theta: Tensor, buffers: Tensor, probabilities_S: Tensor, drift: float
     ) -> None:
         """Keep this checkpoint and drop those of the same mode that it rules out (or itself)."""
-        row = Checkpoint(epoch, probabilities_S.cpu(), drift, None, None)
+        row = Checkpoint(epoch, probabilities_S.cpu(), drift)
         rows = [*self.kept[mode], row]
         wins = can_still_win(
             torch.stack([r.probabilities_S for r in rows]),
@@ -63,11 +63,11 @@ class Checkpoints:
             self.drift_weight,
         ).tolist()
         for old, winning in zip(rows[:-1], wins[:-1], strict=True):
-            if not winning and old.path is not None:
-                old.path.unlink(missing_ok=True)
+            if not winning and isinstance(old.weights, int) and self._scratch is not None:
+                self._scratch.drop(old.weights)
         self.kept[mode] = [r for r, winning in zip(rows, wins, strict=True) if winning]
         if wins[-1]:
-            self._store(row, mode, theta, buffers)
+            row.weights = self._stored({"theta": theta, "buffers": buffers})
 
     def choose(self, time_limit: float) -> Choice:
         """The best checkpoint of every mode; `epochs` of the result are epochs, not positions."""
@@ -82,31 +82,49 @@ class Checkpoints:
 
     def load(self, mode: int, epoch: int) -> tuple[Tensor, Tensor]:
         """The weights and buffers of a kept checkpoint."""
-        return next(r for r in self.kept[mode] if r.epoch == epoch).load()
+        row = next(r for r in self.kept[mode] if r.epoch == epoch)
+        weights = self._loaded(row.weights)
+        return weights["theta"], weights["buffers"]
 
-    def _store(self, row: Checkpoint, mode: int, theta: Tensor, buffers: Tensor) -> None:
-        in_memory = sum(1 for rows in self.kept for r in rows if r.theta is not None)
+    def _stored(self, weights: Weights) -> Weights | Blob | int:
+        theta, buffers = weights["theta"], weights["buffers"]
+        in_memory = sum(isinstance(r.weights, dict) for rows in self.kept for r in rows)
         if (in_memory + 1) * theta.numel() * theta.element_size() <= MEMORY_BYTES:
-            row.theta, row.buffers = theta.clone(), buffers.clone()
-            return
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="manymodes-")
-        row.path = Path(self._folder.name) / f"mode{mode}-epoch{row.epoch}.safetensors"
-        save_file({"theta": theta.cpu().contiguous(), "buffers": buffers.cpu().contiguous()}, row.path)
+            return {name: tensor.clone() for name, tensor in weights.items()}
+        if self.folder is not None:
+            return save_blob(
+                self.folder, {name: t.detach().cpu().contiguous() for name, t in weights.items()}
+            )
+        together = torch.cat([theta.view(torch.uint8), buffers.view(torch.uint8)])
+        if self._scratch is None:
+            self._scratch = Scratch(together)
+            self._like = theta[:0], buffers[:0], theta.numel() * theta.element_size()
+        return self._scratch.put(together)
+
+    def _loaded(self, weights: Weights | Blob | int | None) -> Weights:
+        if isinstance(weights, Blob):
+            return weights.load()
+        if isinstance(weights, dict):
+            return weights
+        assert weights is not None
+        assert self._scratch is not None
+        theta, buffers, cut = self._like
+        together = self._scratch.get(weights)
+        return {
+            "theta": together[:cut].view(theta.dtype),
+            "buffers": together[cut:].clone().view(buffers.dtype),
+        }
 
     def state_dict(self) -> list[list[dict[str, Any]]]:
-        """Everything, weights included, for a learner saved within a task."""
+        """Everything, for a learner saved within a task; blobs as blobs."""
         return [[self._row_state(row) for row in rows] for rows in self.kept]
 
-    @staticmethod
-    def _row_state(row: Checkpoint) -> dict[str, Any]:
-        theta, buffers = row.load()
+    def _row_state(self, row: Checkpoint) -> dict[str, Any]:
         return {
             "epoch": row.epoch,
             "probabilities": row.probabilities_S,
             "drift": row.drift,
-            "theta": theta,
-            "buffers": buffers,
+            "weights": row.weights if isinstance(row.weights, Blob) else self._loaded(row.weights),
         }
 
     def load_state_dict(self, state: Sequence[Sequence[dict[str, Any]]]) -> None:
@@ -114,6 +132,7 @@ class Checkpoints:
         self.kept = [[] for _ in state]
         for mode, rows in enumerate(state):
             for saved in rows:
-                row = Checkpoint(saved["epoch"], saved["probabilities"], saved["drift"], None, None)
+                row = Checkpoint(saved["epoch"], saved["probabilities"], saved["drift"])
+                weights = saved["weights"]
+                row.weights = weights if isinstance(weights, Blob) else self._stored(weights)
                 self.kept[mode].append(row)
-                self._store(row, mode, saved["theta"], saved["buffers"])

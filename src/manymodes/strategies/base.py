@@ -142,8 +142,10 @@ class Strategy:
         self.heads: list[tuple[int, ...]] = []
         self.epochs_done: int | None = None  # within the present task; None between tasks
         self.before: Modes | None = None  # the modes as they were when the present task began
+        self.workspace: Path | None = None  # where a run keeps what is too large to be saved anew each time
         self.optimisers: list[Optimiser] = []
         self._num_outputs: int | None = None
+        self._present: list[Any] | None = None  # which task it is in the middle of
         self._emit: Callable[[Event], None] = _silent
         self.use(0)
 
@@ -166,12 +168,14 @@ class Strategy:
         of each pass of a mode, `on_epoch` gets the learner after each epoch (a good moment to save it).
         """
         task = self._as_task(data, targets, val, classes, name)
+        self._check_present(task)
         outputs, undo = check_task(self, task), self._snapshot()
         visible, close = (task, _nothing) if self.rehearses else task.guarded()
         self._num_outputs, self._emit = outputs, on_event or _silent
         try:
             if self.epochs_done is None:
                 self.before = Modes(undo["theta"], undo["buffers"])
+                self._present = _identity(task)
                 self.begin(visible)
                 self.epochs_done = 0
             self.prepare(visible)
@@ -187,7 +191,7 @@ class Strategy:
         finally:
             close()
             self._emit = _silent
-        self.optimisers, self.before, self.epochs_done = [], None, None
+        self.optimisers, self.before, self.epochs_done, self._present = [], None, None, None
         self.heads.append(task.classes)
         self.use(0)
         return self
@@ -291,8 +295,10 @@ class Strategy:
         return {
             "theta": self.modes.theta,
             "buffers": self.modes.buffers,
+            "module_buffers": {name: buffer.clone() for name, buffer in self._module_buffers()},
             "heads": [list(head) for head in self.heads],
             "epochs_done": self.epochs_done,
+            "present": self._present,
             "before": None if self.before is None else [self.before.theta, self.before.buffers],
             "num_outputs": self._num_outputs,
             "optimisers": [o.state_dict() | {"total_steps": o.total_steps} for o in self.optimisers],
@@ -309,10 +315,27 @@ class Strategy:
         self.modes.buffers.copy_(state["buffers"])
         self.heads = [tuple(head) for head in state["heads"]]
         self.epochs_done, self._num_outputs = state["epochs_done"], state["num_outputs"]
+        self._present = state["present"]
+        for name, buffer in self._module_buffers():
+            buffer.copy_(state["module_buffers"][name])
         before, device = state["before"], self.model.device
         self.before = None if before is None else Modes(before[0].to(device), before[1].to(device))
         self.optimisers = [self._restored(o) for o in state["optimisers"]]
         self.use(0)
+
+    def _module_buffers(self) -> list[tuple[str, Tensor]]:
+        """Buffers that are no part of a mode, such as BatchNorm's counters of batches."""
+        in_modes = {segment.name for segment in self.model.buffer_segments}
+        return [(n, b) for n, b in self.model.module.named_buffers() if n not in in_modes]
+
+    def _check_present(self, task: Task) -> None:
+        """A learner that was saved within a task goes on with that task."""
+        if self._present is not None and self._present != _identity(task):
+            name, _, count = self._present
+            raise UserError(
+                f"the learner is in the middle of task {name!r} ({count} samples, epoch {self.epochs_done} "
+                f"of {self.epochs}), not of {task.name!r} ({len(task.train)} samples): give it that task first"
+            )
 
     def _snapshot(self) -> dict[str, Any]:
         """A state to go back to. Between tasks only the modes are ever changed in place."""
@@ -434,6 +457,10 @@ def _device(name: str) -> torch.device:
             + "".join(f", cuda:{i}" for i in range(torch.cuda.device_count()))
         ) from None
     return device
+
+
+def _identity(task: Task) -> list[Any]:
+    return [task.name, list(task.classes), len(task.train)]
 
 
 def _nothing() -> None:

@@ -139,7 +139,7 @@ class MOTA(Separated):
         self.choice = self.surface = None
         self._checkpoints = None
         if self.tasks_learnt > 0 and self.backtracking:
-            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight)
+            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight, self.workspace)
 
     def prepare(self, task: Task) -> None:
         """Look up what rests while a mode moves: the others' probabilities, and the teachers'."""
@@ -332,7 +332,7 @@ class MOTA(Separated):
         self.springs = [s for s in springs if s is not None]
         self._checkpoints = None
         if state["checkpoints"] is not None:
-            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight)
+            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight, self.workspace)
             self._checkpoints.load_state_dict(state["checkpoints"])
 
     def storage(self) -> dict[str, int]:
