@@ -24,13 +24,13 @@ class Column:
 
 
 COLUMNS = (
-    Column("average_accuracy", "average accuracy", 1),
-    Column("backward_transfer", "backward transfer", 1),
-    Column("forward_transfer", "forward transfer", 1),
+    Column("average_accuracy", "accuracy", 1),
+    Column("backward_transfer", "BWT", 1),
+    Column("forward_transfer", "FWT", 1),
     Column("forgetting", "forgetting", -1),
     Column("final_nll", "NLL", -1, percent=False),
     Column("final_calibration_error", "ECE", -1),
-    Column("relative_drift", "drift / finetune", 0, percent=False),
+    Column("relative_drift", "drift", 0, percent=False),
 )
 
 
@@ -78,11 +78,11 @@ def _add_relative_drift(configs: Sequence[Config], results: Sequence[dict[str, A
 def show(rows: Sequence[Row], console: Console, title: str) -> None:
     """Print the table, then the exact command of each row."""
     table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True, overflow="fold")
     for column in COLUMNS:
         table.add_column(column.title, justify="right")
     table.add_column("parameters", justify="right")
-    table.add_column("also kept", justify="left")
+    table.add_column("also kept", justify="left", overflow="fold")
     table.add_column("seconds", justify="right")
     best = {column.key: _best(rows, column) for column in COLUMNS}
     for row in rows:
