@@ -151,7 +151,8 @@ class _Plain(yaml.SafeLoader):
                 if key.value in seen:
                     raise yaml.YAMLError(f"{key.value!r} is given twice")
                 seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def read_header(path: Path) -> dict[str, str]:

@@ -238,4 +238,4 @@ def _checksum(tensors: dict[str, Tensor], body: str) -> str:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data

@@ -334,7 +334,7 @@ class Strategy:
             name, _, count = self._present
             raise UserError(
                 f"the learner is in the middle of task {name!r} ({count} samples, epoch {self.epochs_done} "
-                f"of {self.epochs}), not of {task.name!r} ({len(task.train)} samples): give it that task first"
+                f"of {self.epochs}), not of {task.name!r} ({len(task.train)} samples): give it that first"
             )
 
     def _snapshot(self) -> dict[str, Any]:
