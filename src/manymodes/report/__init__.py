@@ -1,0 +1,1 @@
+"""Tables, figures and a page from run directories; sees files only, never a live learner."""
