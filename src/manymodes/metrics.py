@@ -19,12 +19,23 @@ Matrix = NDArray[np.float64]
 
 
 def _matrix(accuracy: ArrayLike) -> Matrix:
-    matrix = np.asarray(accuracy, dtype=np.float64)
+    try:
+        matrix = np.asarray(accuracy, dtype=np.float64)
+    except (TypeError, ValueError):  # ragged, or no numbers
+        matrix = np.zeros(0)
     require(
         matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] + 1 and matrix.shape[1] > 0,
-        f"an accuracy matrix has T + 1 rows (row 0: the initial model) and T columns, not {matrix.shape}",
+        f"an accuracy matrix has T + 1 rows (row 0: the initial model) and T columns of numbers, "
+        f"not {_shape(accuracy)}",
     )
     return matrix
+
+
+def _shape(given: Any) -> str:
+    try:
+        return str(np.shape(given))
+    except ValueError:
+        return "rows of different lengths"
 
 
 def average_accuracy(accuracy: ArrayLike, after: int | None = None) -> float:
@@ -34,7 +45,9 @@ def average_accuracy(accuracy: ArrayLike, after: int | None = None) -> float:
     0.8
     """
     matrix = _matrix(accuracy)
-    t = matrix.shape[1] if after is None else after
+    tasks = matrix.shape[1]
+    t = tasks if after is None else after
+    require(1 <= t <= tasks, f"after must be the number of a task, 1 to {tasks}, not {after!r}")
     return float(matrix[t, :t].mean())
 
 

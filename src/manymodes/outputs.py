@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
 
 import torch
 from torch import Tensor
@@ -26,11 +27,11 @@ class Valid:
     [[0.0, 0.0, 0.5, 0.5, 0.0]]
     """
 
-    def __init__(self, classes: Sequence[int], num_outputs: int, device: torch.device | None = None) -> None:
-        ordered = sorted(set(classes))
+    def __init__(self, classes: Iterable[int], num_outputs: int, device: torch.device | None = None) -> None:
+        ordered = sorted(set(_numbers(classes)))
         require(
             bool(ordered) and ordered[0] >= 0 and ordered[-1] < num_outputs,
-            f"classes must be outputs of the model, 0 to {num_outputs - 1}, not {list(classes)}",
+            f"classes must be outputs of the model, 0 to {num_outputs - 1}, not {classes!r}",
         )
         self.classes, self.num_outputs = tuple(ordered), num_outputs
         self.columns = torch.tensor(ordered, device=device)
@@ -58,6 +59,14 @@ class Valid:
         return full
 
 
+def _numbers(classes: Iterable[int]) -> list[int]:
+    """Whole numbers of any kind as ints; anything else becomes a number that no output has."""
+    try:
+        return [index(c) for c in classes]
+    except TypeError:
+        return [-1]
+
+
 def grown(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """For each task's valid outputs, the largest set among all tasks that contains them.
 
@@ -66,7 +75,8 @@ def grown(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     >>> grown([(0, 1), (2, 3)]), grown([(0, 1), (0, 1, 2)])
     ([(0, 1), (2, 3)], [(0, 1, 2), (0, 1, 2)])
     """
-    return [tuple(sorted(max((o for o in groups if set(g) <= set(o)), key=len))) for g in groups]
+    largest = [max((other for other in groups if set(own) <= set(other)), key=len) for own in groups]
+    return [tuple(sorted(group)) for group in largest]
 
 
 def allowed_outputs(groups: Sequence[Sequence[int]], num_outputs: int) -> Tensor:
