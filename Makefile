@@ -20,7 +20,7 @@ OUT ?= runs/demo
 SEEDS ?= 0,1,2
 DEMO_ARGS ?=
 demo: $(READY)   ## the main job on real handwritten digits: table, then an HTML report
-	$(BIN)/manymodes compare --config recipes/demo.yaml --seeds $(SEEDS) --out $(OUT) $(DEMO_ARGS)
+	$(BIN)/manymodes compare --config demo --seeds $(SEEDS) --out $(OUT) $(DEMO_ARGS)
 	$(BIN)/manymodes report $(OUT)
 
 lint: $(READY)   ## ruff and import-linter

@@ -12,6 +12,7 @@ from manymodes.version import __version__
 COMMANDS: dict[str, str] = {
     "run": "learn a stream with one strategy, over one or more seeds",
     "compare": "several strategies side by side on the same stream, in one table",
+    "reproduce": "a table or figure of the paper, our numbers beside the published ones",
     "list": "what there is: strategies, streams, models, recipes",
     "data": "fetch or check the data of a stream",
     "tune": "search hyper-parameters on validation data",
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] in ("-V", "--version"):
         print(f"manymodes {__version__}")
         return 0
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # so that my_file:MyLearner is found in the current folder
     try:
         if words[0] not in COMMANDS:
             raise unknown("command", words[0], COMMANDS, "See manymodes --help.")

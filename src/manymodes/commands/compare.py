@@ -19,7 +19,8 @@ def main(argv: Sequence[str]) -> int:
     configs, request, equal = plan(argv)
     if equal:
         configs = at_equal_capacity(configs)
-    return execute_and_show([replace(c, seed=s) for c in configs for s in request.seeds], request)
+    execute_and_show([replace(c, seed=s) for c in configs for s in request.seeds], request)
+    return 0
 
 
 def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -46,20 +45,11 @@ def _table(kind: str) -> Table:
         rows = [(name, entry.about) for name, entry in MODELS.items()]
         rows.append(("my.module:make", "your own; also timm:NAME, torchvision:NAME, hf:NAME"))
     else:
-        rows = [(path.name, _first_comment(path)) for path in recipes()]
+        from manymodes.reproduce import recipes
+
+        rows = list(recipes().items())
     for header in headers:
         table.add_column(header, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def recipes() -> list[Path]:
-    """The recipe files of a checkout (a wheel has none)."""
-    folder = Path(__file__).resolve().parents[3] / "recipes"
-    return sorted(folder.glob("*.yaml"))
-
-
-def _first_comment(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").splitlines()[0]
-    return first.lstrip("# ")

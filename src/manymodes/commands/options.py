@@ -14,6 +14,7 @@ from jsonargparse import ArgumentParser, Namespace
 from manymodes.config import Config, options_for
 from manymodes.errors import UserError, unknown
 from manymodes.logs import parse_loggers
+from manymodes.reproduce import recipe_file
 from manymodes.signature import Option
 from manymodes.trajectory import WHEN
 
@@ -57,8 +58,14 @@ def with_config_file(words: Sequence[str]) -> list[str]:
             if not words:
                 raise UserError("--config needs a YAML file")
             value = words.pop(0)
-        from_file += _flattened(_read_yaml(Path(value)), value)
+        from_file += flattened(_read_yaml(_config_path(value)))
     return from_file + plain
+
+
+def _config_path(value: str) -> Path:
+    """A file, or a recipe by its name."""
+    recipe = recipe_file(value)
+    return recipe if recipe.exists() and not Path(value).exists() else Path(value)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -73,7 +80,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _flattened(content: dict[str, Any], path: str) -> list[str]:
+def flattened(content: dict[str, Any]) -> list[str]:
+    """Nested options as words of the command line."""
     words = []
     for key, value in content.items():
         if isinstance(value, dict):
@@ -104,10 +112,8 @@ def split(words: Sequence[str]) -> list[tuple[str, str]]:
 def parse(words: Sequence[str], command: str = "run") -> tuple[Config, Request]:
     """The configuration and request of one strategy (seeds apart)."""
     pairs = split(with_config_file(words))
-    names = {part: _last(pairs, (part, f"{part}.name")) for part in PARTS}
-    names = {
-        part: names[part] or default for part, default in zip(PARTS, ("mota", "digits", "auto"), strict=True)
-    }
+    default = {"strategy": "mota", "stream": "digits", "model": "auto"}
+    names = {part: _last(pairs, (part, f"{part}.name")) or default[part] for part in PARTS}
     profile = _last(pairs, ("profile",)) or "default"
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)

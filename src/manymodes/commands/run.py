@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import yaml
 
@@ -20,10 +21,11 @@ def main(argv: Sequence[str]) -> int:
         print(yaml.safe_dump(config.as_dict(), sort_keys=False), end="")
         return 0
     configs = [replace(config, seed=seed) for seed in request.seeds]
-    return execute_and_show(configs, request)
+    execute_and_show(configs, request)
+    return 0
 
 
-def execute_and_show(configs: list[Config], request: object) -> int:
+def execute_and_show(configs: list[Config], request: object) -> list[dict[str, Any]]:
     """Do the runs, print the table, say where everything is."""
     from rich.console import Console
 
@@ -55,4 +57,4 @@ def execute_and_show(configs: list[Config], request: object) -> int:
     wide = None if sys.stdout.isatty() else 170
     show(rows_of(configs, results), Console(width=wide), title)
     print(f"Results: {request.out.resolve()}")
-    return 0
+    return results
