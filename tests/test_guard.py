@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from manymodes import EWC, Finetune
+from manymodes import ER, EWC, Finetune
 from manymodes.errors import PastDataError
 from manymodes.strategies.registry import REGISTRY, strategy_class
 from manymodes.task import GuardedData, TensorData
@@ -173,10 +173,11 @@ def test_a_failed_task_is_closed_too():
         len(seen[0])
 
 
-def test_a_strategy_never_gets_the_test_part():
+@pytest.mark.parametrize("base", [EWC, ER])
+def test_no_strategy_ever_gets_the_test_part(base):
     seen = []
 
-    class Looks(EWC):
+    class Looks(base):
         def begin(self, task):
             seen.append(task.test)
             super().begin(task)

@@ -303,15 +303,6 @@ def without_rehearsal_old_data_is_never_read(lab: Lab) -> None:
     assert (train.reads, val.reads) == reads
 
 
-@law()
-def test_data_is_never_read(lab: Lab) -> None:
-    learner, watched = lab.learner(), []
-    for task in tasks()[:2]:
-        watched.append(Watched(task.test))
-        learner.learn(replace(task, test=watched[-1]))
-    assert [data.reads for data in watched] == [0, 0]
-
-
 _WEIGHTS = ("strength", "distillation", "budget")
 
 

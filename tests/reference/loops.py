@@ -121,3 +121,53 @@ def lwf(
         return gradients_of(module, value)
 
     return gradients
+
+
+def memory_loss(logits: Tensor, labels: Tensor, outputs_of: Callable[[int], Sequence[int]]) -> Tensor:
+    """The mean over samples, each over its own valid outputs."""
+    total = logits.new_zeros(())
+    for row, label in zip(logits, labels.tolist(), strict=True):
+        valid = list(outputs_of(label))
+        total = total - torch.log_softmax(row[valid], 0)[valid.index(label)] / len(labels)
+    return total
+
+
+def er(
+    classes: Sequence[int],
+    replays: Iterable[tuple[Tensor, Tensor]],
+    outputs_of: Callable[[int], Sequence[int]],
+) -> Callable[[nn.Module, Tensor, Tensor], Named]:
+    """1/2 the task's loss and 1/2 the memory's, from one forward pass."""
+    queue = iter(replays)
+
+    def gradients(module: nn.Module, x: Tensor, y: Tensor) -> Named:
+        old_x, old_y = next(queue)
+        both = module(torch.cat([x, old_x]))
+        task = memory_loss(both[: len(x)], y, lambda label: classes)
+        return gradients_of(module, (task + memory_loss(both[len(x) :], old_y, outputs_of)) / 2)
+
+    return gradients
+
+
+def agem(
+    classes: Sequence[int],
+    replays: Iterable[tuple[Tensor, Tensor]],
+    outputs_of: Callable[[int], Sequence[int]],
+    epsilon: float,
+    projected: list[bool],
+) -> Callable[[nn.Module, Tensor, Tensor], Named]:
+    """Dot products summed parameter by parameter; `projected` notes when there was something to remove."""
+    queue = iter(replays)
+
+    def gradients(module: nn.Module, x: Tensor, y: Tensor) -> Named:
+        old_x, old_y = next(queue)
+        r = gradients_of(module, memory_loss(module(old_x), old_y, outputs_of))
+        g = gradients_of(module, loss(module, x, y, classes))
+        along = sum(float((g[n] * r[n]).sum()) for n in g)
+        projected.append(along < 0)
+        if along >= 0:
+            return g
+        share = along / (sum(float(r[n].square().sum()) for n in r) + epsilon)
+        return {n: g[n] - share * r[n] for n in g}
+
+    return gradients

@@ -19,8 +19,10 @@ from manymodes.errors import TrainingDiverged, UserError, require, unknown
 from manymodes.flat import FlatModel
 from manymodes.modes import Modes, joint
 from manymodes.outputs import Valid, log_probabilities
-from manymodes.strategies.checks import check_options, check_task, probe
-from manymodes.task import Batch, Data, Task, as_data
+from manymodes.signature import check_names, options_of
+from manymodes.strategies.checks import check_inputs, check_options, check_task, probe
+from manymodes.strategies.given import as_task, unlabelled
+from manymodes.task import Batch, Data, Task
 from manymodes.train import (
     Mean,
     Optimiser,
@@ -29,7 +31,6 @@ from manymodes.train import (
     randomness,
     shuffled,
     steps_per_epoch,
-    to_device,
 )
 
 OPTIMISERS = ("adamw", "sgd")
@@ -106,6 +107,7 @@ class Strategy:
 
     def __new__(cls, model: nn.Module, **options: Any) -> Self:
         """Remember the keyword arguments: they are the configuration of a saved learner."""
+        check_names(cls.__name__, options, options_of(cls, skip=("model",)))
         learner = super().__new__(cls)
         learner.options = options
         return learner
@@ -167,7 +169,9 @@ class Strategy:
         All or nothing: if learning fails, the learner is what it was before the call. `on_event` is told
         of each pass of a mode, `on_epoch` gets the learner after each epoch (a good moment to save it).
         """
-        task = self._as_task(data, targets, val, classes, name)
+        task = as_task(
+            data, targets, val, classes, name, number=self.tasks_learnt + 1, device=self.model.device
+        )
         self._check_present(task)
         outputs, undo = check_task(self, task), self._snapshot()
         visible, close = (task, _nothing) if self.rehearses else task.guarded()
@@ -260,9 +264,15 @@ class Strategy:
 
         Without `classes` the valid outputs are those learnt so far (all, before the first task).
         """
-        data = inputs if hasattr(inputs, "batches") else as_data(inputs, torch.zeros(len(inputs)))
+        data = inputs if hasattr(inputs, "batches") else unlabelled(inputs)
+        check_inputs("samples to predict", data)
         valid = self.valid_for(data, classes)
-        return valid.widen(joint(self.mode_log_probs(data, valid)).exp())
+        try:
+            log_probs_NSK = self.mode_log_probs(data, valid)
+        except RuntimeError:
+            probe(self, data)  # says so if it is the inputs that do not fit
+            raise
+        return valid.widen(joint(log_probs_NSK).exp())
 
     def valid_for(self, data: Data, classes: Iterable[int] | None) -> Valid:
         """The valid outputs for some data; also works before anything is learnt."""
@@ -424,25 +434,6 @@ class Strategy:
         if self.before is None:
             return 0.0
         return float((self.modes.theta[mode] - self.before.theta[mode]).square().mean())
-
-    def _as_task(
-        self, data: Any, targets: Any, val: Any, classes: Sequence[int] | None, name: str | None
-    ) -> Task:
-        if isinstance(data, Task):
-            task = data
-        else:
-            train = as_data(data, targets)
-            found = tuple(sorted(set(train.targets.tolist()))) if classes is None else tuple(classes)
-            task = Task(
-                name or f"task {self.tasks_learnt + 1}",
-                train,
-                None if val is None else as_data(val),
-                None,
-                found,
-            )
-        device = self.model.device
-        moved = None if task.val is None else to_device(task.val, device)
-        return Task(task.name, to_device(task.train, device), moved, task.test, tuple(task.classes))
 
 
 def _device(name: str) -> torch.device:
