@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manymodes import store
-from manymodes.report import tables
+from manymodes.report import tables, words
 from manymodes.report.groups import experiments
 from manymodes.report.runs import read_runs
 from manymodes.report.tables import Table
@@ -66,22 +66,26 @@ def _title(groups: Sequence[Table]) -> str:
 
 
 def _part(content: Table) -> Part:
-    from manymodes.report import overview, theme
+    from manymodes.report import allocation, overview, single, theme
     from manymodes.report.page import Part, Section
 
     experiment = content.experiment
-    palettes = {
-        "methods": theme.of_methods(experiment.methods),
-        "modes": theme.of_modes(max(run.modes for m in experiment.methods for run in m.runs)),
-        "tasks": theme.of_tasks(experiment.tasks),
-    }
-    sections = [
-        Section("comparison", "Comparison", "", overview.charts(experiment, palettes["methods"])),
+    methods = theme.of_methods(experiment.methods)
+    modes = theme.of_modes(max(run.modes for m in experiment.methods for run in m.runs))
+    tasks = theme.of_tasks(experiment.tasks)
+    runs = [(m.label, run) for m in experiment.methods for run in m.runs]
+    shown: list[tuple[str, Run, dict[str, Columns]]] = [
+        (label, run, single.data(experiment, run) | allocation.data(run)) for label, run in runs[:LIMIT]
     ]
-    runs: list[tuple[str, Run, dict[str, Columns]]] = [
-        (m.label, run, {}) for m in experiment.methods for run in m.runs
-    ][:LIMIT]
-    return Part(content, sections, palettes, overview.data(experiment), runs)
+    sections = [
+        Section("comparison", "Comparison", "", overview.charts(experiment, methods)),
+        Section("run", "Each run", "", single.charts(experiment, tasks, modes), each=True),
+    ]
+    if any(run.modes > 1 or run.get("surfaces") for _, run in runs):
+        charts = allocation.charts(experiment, modes)
+        sections.append(Section("modes", "Modes", words.MODES, charts, each=True, empty=words.NO_MODES))
+    palettes = {"methods": methods, "modes": modes, "tasks": tasks}
+    return Part(content, sections, palettes, overview.data(experiment), shown)
 
 
 def _figures(parts: Sequence[Part]) -> Iterator[tuple[str, Chart, Columns, Palette]]:

@@ -13,7 +13,6 @@ Columns = dict[str, list[Any]]
 
 ROWS = alt.NamedData("rows")
 PICKED = alt.param(name="picked", value="")  # the method a person points at in the legend; "" is none
-HEAT = "datum.value > 0.58"  # where a heat map's cell needs the light ink
 
 
 @dataclass(frozen=True)
@@ -137,12 +136,16 @@ def heat_map(
     tooltip: list[alt.Tooltip],
     *,
     domain: tuple[float, float] = (0, 1),
+    faded: str = "false",
 ) -> alt.LayerChart | alt.FacetChart:
-    """Cells coloured by `value` (from 0 to 1), with their values written in where there is room."""
-    color = alt.Color("value:Q", scale=alt.Scale(domain=list(domain), clamp=True), legend=None)
+    """Cells coloured by `value`, with their values written in where there is room; paler where `faded`."""
+    low, high = domain
+    color = alt.Color("value:Q", scale=alt.Scale(domain=[low, high], clamp=True), legend=None)
+    seen = alt.condition(faded, alt.value(0.3), alt.value(1))
     cells = alt.Chart(ROWS).mark_rect(stroke=alt.ExprRef("paper"), strokeWidth=1)
-    layers = [cells.encode(x=x, y=y, color=color, tooltip=tooltip)]
+    layers = [cells.encode(x=x, y=y, color=color, opacity=seen, tooltip=tooltip)]
     if text is not None:
-        ink = alt.condition(HEAT, alt.value(alt.ExprRef("onfill")), alt.value(alt.ExprRef("ink")))
+        dark = f"datum.value > {low:.6g} + flip * {high - low:.6g} && !({faded})"
+        ink = alt.condition(dark, alt.value(alt.ExprRef("onfill")), alt.value(alt.ExprRef("ink")))
         layers.append(alt.Chart(ROWS).mark_text(fontSize=11).encode(x=x, y=y, text=text, color=ink))
     return alt.layer(*layers)

@@ -154,8 +154,15 @@
       other.elements.seed.value = form.elements.seed.value;
     }
     all(`.legend[data-experiment="${number}"]`).filter((element) => element.dataset.palette === "modes").forEach(legend);
+    emptiness(number);
     redraw((element) => Number(element.dataset.experiment) === number && page.experiments[number].charts[element.dataset.chart].each);
     for (const details of all(".numbers[open]")) numbers(details);
+  }
+
+  function emptiness(number) {
+    for (const note of all(`.experiment[data-experiment="${number}"] .empty`)) {
+      note.hidden = all(".chart", note.closest("section")).some((element) => Object.keys(columnsOf(element)).length > 0);
+    }
   }
 
   // ---- tables ----------------------------------------------------------------------------------
@@ -218,10 +225,12 @@
   all(".numbers").forEach((details) => details.addEventListener("toggle", () => { if (details.open) numbers(details); }));
   all(".picker").forEach((form) => {
     fillSeeds(form);
+    picked[Number(form.dataset.experiment)].run = Number(form.elements.seed.value);
     form.addEventListener("submit", (event) => event.preventDefault());
     form.elements.method.addEventListener("change", () => { fillSeeds(form); pickRun(form); });
     form.elements.seed.addEventListener("change", () => pickRun(form));
   });
+  page.experiments.forEach((_, number) => emptiness(number));
   all(".legend").forEach(legend);
   all(".chart").forEach((element) => near.observe(element));
   dark.addEventListener("change", () => redraw((element) => views.has(element)));

@@ -29,6 +29,7 @@ class Section:
     text: str
     charts: list[Chart]
     each: bool = False
+    empty: str = ""  # what to say where the picked run has none of the charts
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ def _section(number: int, part: Part, section: Section) -> str:
     if any(chart.palette == "methods" for chart in section.charts):
         before += f"<div class=legend data-experiment={number} data-palette=methods></div>"
     text = f"<p class=text>{escape(section.text)}</p>" if section.text else ""
+    if section.empty:
+        before += f"<p class=empty hidden>{escape(section.empty)}</p>"
     return (
         f"<section id=e{number}-{section.key} data-each={int(section.each)}><h3>{escape(section.title)}</h3>"
         f"{text}{before}<div class=figures>{figures}</div></section>"
@@ -148,7 +151,12 @@ def _figure(number: int, chart: Chart) -> str:
 
 def _picker(number: int, part: Part) -> str:
     methods = list(dict.fromkeys(method for method, _, _ in part.runs))
-    options = "".join(f'<option value="{n}">{escape(m)}</option>' for n, m in enumerate(methods))
+    # A method with several modes has most to show.
+    first = next((method for method, run, _ in part.runs if run.modes > 1), methods[0])
+    options = "".join(
+        f'<option value="{n}"{" selected" if m == first else ""}>{escape(m)}</option>'
+        for n, m in enumerate(methods)
+    )
     return (
         f"<form class=picker data-experiment={number}>"
         f"<label>Method <select name=method>{options}</select></label>"

@@ -20,6 +20,9 @@ TOKENS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
+# From this share of a heat map's scale on, a cell needs the other ink to be read.
+FLIP = {"light": 0.67, "dark": 0.48}
+
 # Slots: the same method has the same colour in every report. Chosen for contrast on both backgrounds and
 # for distance under simulated protanopia and deuteranopia (tests/report/test_theme.py measures both).
 CATEGORY: dict[str, tuple[str, ...]] = {
@@ -105,7 +108,10 @@ def config(theme: str) -> dict[str, Any]:
     return {
         "background": "transparent",
         "font": SANS,
-        "params": [{"name": name, "value": value} for name, value in token.items()],
+        "params": [
+            *({"name": name, "value": value} for name, value in token.items()),
+            {"name": "flip", "value": FLIP[theme]},
+        ],
         "axis": text | {
             "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500, "titlePadding": 10,
             "gridColor": token["grid"], "domain": False, "ticks": False, "labelPadding": 6,

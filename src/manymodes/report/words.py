@@ -10,6 +10,12 @@ from manymodes.report.groups import Method
 from manymodes.report.runs import Run
 from manymodes.report.tables import Table
 
+MODES = (
+    "A method with several modes can leave a task to some of them. These charts show who took what, and how "
+    "it was decided."
+)
+NO_MODES = "This run has one mode and no backtracking: there is nothing to allocate."
+
 
 def headline(table: Table) -> str:
     """Who is best, by how much, and how far from the upper bound.
