@@ -123,7 +123,7 @@ class Search:
             bound = max(bound, max(float(b.min()) for b in bounds))
             masks = [b <= self.cutoff() for b in bounds]
             box.restrict(masks)
-            if box.size > 0.8 * before:
+            if box.combinations and box.size > 0.8 * before:
                 left = [b[mask] for b, mask in zip(bounds, masks, strict=True)]
                 return self._enumerate(box, tables.restrict(masks), left, bound)
             if box.combinations:
