@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manymodes.config import Config
+from manymodes.ledger import paper_multiple
 from manymodes.metrics import mean_interval
 
 
@@ -82,6 +83,7 @@ def show(rows: Sequence[Row], console: Console, title: str) -> None:
     for column in COLUMNS:
         table.add_column(column.title, justify="right")
     table.add_column("parameters", justify="right")
+    table.add_column("storage", justify="right")
     table.add_column("also kept", justify="left", overflow="fold")
     table.add_column("seconds", justify="right")
     best = {column.key: _best(rows, column) for column in COLUMNS}
@@ -89,7 +91,9 @@ def show(rows: Sequence[Row], console: Console, title: str) -> None:
         cells = [_cell(row, column, best[column.key]) for column in COLUMNS]
         first = row.results[0]
         seconds = mean_interval(row.values("seconds"))[0]
-        table.add_row(row.label, *cells, f"{first['capacity']:,}", _kept(first), f"{seconds:.1f}")
+        table.add_row(
+            row.label, *cells, f"{first['capacity']:,}", _multiple(first), _kept(first), f"{seconds:.1f}"
+        )
     console.print(table)
     console.print(f"Mean and 95 % interval over {len(rows[0].results)} seeds; [bold green]best[/] marked "
                   "(multitask keeps all data and is left out).")  # fmt: skip
@@ -115,6 +119,12 @@ def _cell(row: Row, column: Column, best: str | None) -> str:
     scale, digits = (100, 1) if column.percent else (1, 3)
     text = f"{mean * scale:.{digits}f}" + (f" ± {half * scale:.{digits}f}" if len(values) > 1 else "")
     return f"[bold green]{text}[/]" if row.label == best else text
+
+
+def _multiple(result: dict[str, Any]) -> str:
+    """Vectors kept while learning, in multiples of the parameters, as the paper counts them."""
+    storage = result["storage"]
+    return f"{paper_multiple(storage):.3g}x" if storage.get("parameters") else "-"
 
 
 def _kept(result: dict[str, Any]) -> str:
