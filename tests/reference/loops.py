@@ -15,9 +15,8 @@ from torch import Tensor, nn
 Named = dict[str, Tensor]
 
 
-def loss(module: nn.Module, x: Tensor, y: Tensor, classes: Sequence[int]) -> Tensor:
+def loss(logits: Tensor, y: Tensor, classes: Sequence[int]) -> Tensor:
     """-1/S sum_s log softmax over the classes, at the true one."""
-    logits = module(x)
     total = logits.new_zeros(())
     for row, label in zip(logits, y.tolist(), strict=True):
         total = total - row[label] + torch.log(sum(torch.exp(row[c]) for c in classes))
@@ -52,7 +51,7 @@ def train(
 
 
 def finetune(classes: Sequence[int]) -> Callable[[nn.Module, Tensor, Tensor], Named]:
-    return lambda module, x, y: gradients_of(module, loss(module, x, y, classes))
+    return lambda module, x, y: gradients_of(module, loss(module(x), y, classes))
 
 
 def ewc(
@@ -61,7 +60,7 @@ def ewc(
     """One spring per (anchor, importance) pair of the past, kept apart."""
 
     def gradients(module: nn.Module, x: Tensor, y: Tensor) -> Named:
-        found, now = gradients_of(module, loss(module, x, y, classes)), values(module)
+        found, now = gradients_of(module, loss(module(x), y, classes)), values(module)
         for anchor, importance in past:
             for name in found:
                 found[name] = found[name] + strength * importance[name] * (now[name] - anchor[name])
@@ -84,7 +83,7 @@ class SynapticIntelligence:
         start, path, own = values(module), {}, {}
 
         def gradients(module: nn.Module, x: Tensor, y: Tensor) -> Named:
-            own.update(gradients_of(module, loss(module, x, y, classes)))
+            own.update(gradients_of(module, loss(module(x), y, classes)))
             now = values(module)
             return {
                 n: g + self.strength * 2 * self.omega[n] * (now[n] - self.anchor[n]) if self.omega else g
@@ -113,7 +112,8 @@ def lwf(
     teacher = copy.deepcopy(module).eval().requires_grad_(False)
 
     def gradients(module: nn.Module, x: Tensor, y: Tensor) -> Named:
-        value, logits, soft = loss(module, x, y, classes), module(x), teacher(x)
+        logits, soft = module(x), teacher(x)
+        value = loss(logits, y, classes)
         for head in old:
             p = torch.softmax(soft[:, list(head)] / temperature, dim=1)
             log_q = torch.log_softmax(logits[:, list(head)] / temperature, dim=1)
@@ -162,7 +162,7 @@ def agem(
     def gradients(module: nn.Module, x: Tensor, y: Tensor) -> Named:
         old_x, old_y = next(queue)
         r = gradients_of(module, memory_loss(module(old_x), old_y, outputs_of))
-        g = gradients_of(module, loss(module, x, y, classes))
+        g = gradients_of(module, loss(module(x), y, classes))
         along = sum(float((g[n] * r[n]).sum()) for n in g)
         projected.append(along < 0)
         if along >= 0:

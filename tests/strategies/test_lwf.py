@@ -25,7 +25,7 @@ ALL = [tuple(range(6))] * 3
     ids=["task", "class", "instance"],
 )
 def test_three_tasks_equal_a_plain_loop(valid, old):
-    module, learner = network(), LwF(network(), distillation=1.5, temperature=2.0, **PLAIN)
+    module, learner = network(norm=True), LwF(network(norm=True), distillation=1.5, temperature=2.0, **PLAIN)
     for task, heads in zip(recorded_tasks(valid=valid), old, strict=True):
         learner.learn(task)
         step = loops.lwf(module, task.classes, heads, 1.5, 2.0)
