@@ -29,8 +29,11 @@ def best(probs, drifts, weight):
     return min(epochs for epochs, v in values.items() if v <= least + TIE), least
 
 
-def can_still_win(probs, drifts, num_modes, weight):
-    """Flags of one mode's checkpoints: each against each other one, at the worst sum of the other modes."""
+def can_still_win(probs, drifts, num_modes, weight, margin):
+    """Flags of one mode's checkpoints: each against each other one, at the worst sum of the other modes.
+
+    A rival must be better by `margin`, a later one by 1e-11 more.
+    """
     flags = []
     for e, row in enumerate(probs):
         beaten = False
@@ -43,6 +46,6 @@ def can_still_win(probs, drifts, num_modes, weight):
                 q = 0 if p > r else num_modes - 1
                 worst += math.log((p + q) / (r + q)) / len(row)
             spare = weight * (drifts[e] - drifts[f]) - worst
-            beaten = beaten or (spare >= -1e-14 if f < e else spare > 1e-11)
+            beaten = beaten or spare >= margin + (0 if f < e else 1e-11)
         flags.append(not beaten)
     return flags
