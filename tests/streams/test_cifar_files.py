@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import manymodes.streams as streams
 from manymodes.errors import UserError
 from manymodes.streams import cifar100, cifar_files
+from manymodes.streams.transfer import Patience
 from tests.streams import cifar_archive
 from tests.streams.server import website
 
@@ -66,7 +68,7 @@ def test_every_layout_gives_the_same_stream(files, parts, official, tmp_path):
 
 
 def test_download_interrupted_then_read(official, tmp_path, monkeypatch):
-    monkeypatch.setattr("manymodes.streams.transfer.Patience.first_wait", 0.001)
+    monkeypatch.setattr("manymodes.streams.fetch.Patience", partial(Patience, first_wait=0.001))
     with website() as site:
         site.files["cifar-100-python.tar.gz"] = official
         site.mishaps = [("drop", 50_000)]

@@ -33,7 +33,9 @@ def site():
 
 def get(site, folder, checksum=MD5, name="a.bin", **options):
     said = []
-    path = fetch(Remote(site.url(name), name, checksum), folder, patience=HASTE, say=said.append, **options)
+    path = fetch_file(
+        Remote(site.url(name), name, checksum), folder, patience=HASTE, say=said.append, **options
+    )
     return path, said
 
 

@@ -117,6 +117,10 @@ def test_untrustworthy_attributes_are_not_believed(attributes):
     assert gather_targets(WithTargets(**attributes)).tolist() == [i % 3 for i in range(20)]
 
 
+def test_order_may_be_lists():
+    assert next(MappedData(Squares()).batches([[4, 2]])).inputs.flatten().tolist() == [16, 4]
+
+
 def test_a_dataset_s_arrays_and_numpy_labels():
     data = MappedData([(np.full((2, 2), i), np.int64(i)) for i in range(5)])
     assert data.targets.tolist() == [0, 1, 2, 3, 4]

@@ -34,7 +34,7 @@ def test_table_in_memory():
 
 
 def test_tensors_and_series():
-    stream = streams.arrays({"x": torch.randn(60, 2, 50), "y": torch.arange(60) % 2}, name="ecg")
+    stream = streams.arrays({"x": torch.randn(60, 2, 50), "y": torch.arange(60) % 2}, title="ecg")
     assert (stream.name, stream.input_shape, len(stream), stream.scenario) == ("ecg", (2, 50), 1, "instance")
 
 
@@ -67,7 +67,7 @@ def test_npz_with_names_and_parts(tmp_path):
     assert [task.name for task in stream] == ["spring", "autumn"]  # as they appear
     assert stream.scenario == "class"
     assert sum(len(task.test) for task in stream) == 8
-    assert all(task.val is None for task in stream)
+    assert sum(len(task.val) for task in stream) == 4  # a tenth of what is called train
 
 
 def test_numbered_tasks_come_in_their_order():
@@ -108,7 +108,7 @@ CASES = [
     (with_(task=np.zeros(5)), {}, "task has 5"),
     (with_(split=np.array(["train"])), {}, "split has 1"),
     (with_(split=np.array(["trian"] * 120)), {}, "did you mean 'train'"),
-    (with_(split=np.array(["test"] * 120)), {}, "no training sample"),
+    (with_(split=np.array(["test"] * 120)), {}, "no sample is called 'train'"),
     (with_(x=NAN), {}, "NaN or infinite values in 2 of 120 samples, first in sample 3"),
     (with_(y=np.where(np.arange(120) > 3, 1.0, np.nan)), {}, "no whole numbers"),
     (with_(y=np.arange(120) / 7), {}, "no whole numbers"),

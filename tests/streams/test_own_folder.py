@@ -77,7 +77,7 @@ def test_train_and_test_directories(tmp_path):
     for part, count in (("train", 6), ("Test", 3)):
         write(tmp_path / part, {"t1": [0, 1], "t2": [2, 3]}, count)
     stream = streams.folder(tmp_path)
-    assert [(len(task.train), task.val, len(task.test)) for task in stream] == [(12, None, 6)] * 2
+    assert [(len(task.train), len(task.val), len(task.test)) for task in stream] == [(10, 2, 6)] * 2
     write(tmp_path / "plain" / "train", {"": [5, 6]})
     assert len(streams.folder(tmp_path / "plain")) == 1
 
@@ -105,7 +105,8 @@ def test_manifest_with_parts(tmp_path):
     rows = [f"images/digit {d}/{n}.png,{d},{'test' if n < 4 else 'train'}" for d in (0, 1) for n in range(10)]
     stream = streams.folder(manifest(tmp_path, rows, header="path, label ,split"))
     assert len(stream) == 1
-    assert (len(stream[0].train), stream[0].val, len(stream[0].test)) == (12, None, 8)
+    assert [len(part) for part in (stream[0].train, stream[0].val, stream[0].test)] == [10, 2, 8]
+    assert streams.folder(tmp_path / "list.csv", val=0)[0].val is None
 
 
 def test_large_sets_are_read_when_needed(tmp_path):

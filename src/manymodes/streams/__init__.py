@@ -11,7 +11,14 @@ from manymodes.errors import UserError, unknown
 from manymodes.streams.registry import STREAMS
 
 if TYPE_CHECKING:
+    from manymodes.streams.cifar100 import split_cifar100 as split_cifar100
     from manymodes.streams.digits8x8 import digits as digits
+    from manymodes.streams.domain_net import domainnet as domainnet
+    from manymodes.streams.hub import huggingface as huggingface
+    from manymodes.streams.own_arrays import arrays as arrays
+    from manymodes.streams.own_folder import folder as folder
+    from manymodes.streams.pacs_domains import pacs as pacs
+    from manymodes.streams.tiny_imagenet import split_tiny_imagenet as split_tiny_imagenet
     from manymodes.task import Stream
 
 _FUNCTIONS = {entry.function: entry.where for entry in STREAMS.values()}
@@ -36,7 +43,7 @@ def make_stream(name: str, **options: Any) -> Stream:
     2
     """
     if name.startswith("huggingface:"):
-        name, options = "huggingface", {"name": name.partition(":")[2], **options}
+        options = {"dataset": name.partition(":")[2], **options}
     function = find_stream(name)
     parameters = inspect.signature(function).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
@@ -51,6 +58,8 @@ def make_stream(name: str, **options: Any) -> Stream:
 
 def find_stream(name: str) -> Callable[..., Stream]:
     """The function behind a stream's name, dashes and underscores alike, or behind an import path."""
+    if name.startswith("huggingface:"):
+        name = "huggingface"
     if ":" in name:
         return _load(name)
     known = {key.replace("-", "_"): entry for key, entry in STREAMS.items()}

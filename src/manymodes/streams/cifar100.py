@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,8 +47,8 @@ def split_cifar100(
         seed: fixes the order of the classes and the split.
         head: "multi" (an output per class) or "shared" (the tasks share outputs; scenario "task" only).
         limit: at most this many training images per task, the same number of each class.
-        classes: only these fine classes: a range of numbers as "50:100", the first n, or a list of names
-            or numbers. So a network can be pretrained on "0:50" and tried on "50:100".
+        classes: only these fine classes: a range of numbers as "50-99", the first n, or a list of names
+            or numbers. So a network can be pretrained on "0-49" and tried on "50-99".
         split: "paper" pools all images and splits 70/10/20; "official" keeps the official test images
             and cuts the official training images 90/10 into train and val.
         normalise: "cifar100", "imagenet", "half" or "none".
@@ -137,12 +138,8 @@ def _chosen(classes: int | str | Sequence[int | str] | None, names: tuple[str, .
     count = len(names)
     if classes is None:
         return list(range(count))
-    if isinstance(classes, str) and ":" in classes:
-        low, _, high = classes.partition(":")
-        require(
-            low.strip().isdigit() and high.strip().isdigit(), f"classes={classes!r}: give a range as '50:100'"
-        )
-        picked: list[int] = list(range(int(low), int(high)))
+    if isinstance(classes, str) and (span := re.fullmatch(r"(\d+)\s*-\s*(\d+)", classes)):
+        picked: list[int] = list(range(int(span[1]), int(span[2]) + 1))
     elif isinstance(classes, int):
         picked = list(range(classes))
     else:

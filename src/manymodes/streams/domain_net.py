@@ -106,16 +106,18 @@ def domainnet(
     )
 
 
-def remotes(domains: Sequence[str] = tuple(ZIPS)) -> list[Remote]:
-    """The lists, then the archives, of some domains."""
+def remotes(domains: Sequence[str] | None = None) -> list[Remote]:
+    """The lists, then the archives, of some domains or all."""
+    domains = tuple(ZIPS) if domains is None else domains
     lists = [f"{domain}_{part}.txt" for domain in domains for part in ("train", "test")]
     return [Remote(f"{LISTS}/{name}", name) for name in lists] + [
         Remote(ZIPS[domain], f"{domain}.zip") for domain in domains
     ]
 
 
-def fetch(root: Path, domains: Sequence[str] = tuple(ZIPS)) -> Path:
+def fetch(root: Path, domains: Sequence[str] | None = None) -> Path:
     """Download what is missing, unpack it, and remove each archive once it is unpacked."""
+    domains = tuple(ZIPS) if domains is None else domains
     folder = next(
         (root / name for name in FOLDERS if (root / name / f"{domains[0]}_train.txt").exists()),
         root / "domainnet",

@@ -57,25 +57,32 @@ class ImageSet(NamedTuple):
 
 
 class EncodedImages(Dataset[tuple[Tensor, int]]):
-    """Images decoded when read; `sources[i]` is a path or a file's bytes."""
+    """Images decoded when read: the `rows` of sources, each a path or a file's bytes."""
 
     def __init__(
-        self, sources: Sequence[Path | bytes], targets: Tensor, size: int | None, channels: int
+        self,
+        sources: Sequence[Path | bytes],
+        rows: Sequence[int],
+        targets: Tensor,
+        size: int | None,
+        channels: int,
     ) -> None:
-        self.sources, self.targets, self.size, self.channels = sources, targets, size, channels
+        self.sources, self.rows, self.targets = sources, rows, targets
+        self.size, self.channels = size, channels
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         """The image as uint8 (C, H, W) and its target."""
         try:
-            return decode(self.sources[i], size=self.size, channels=self.channels), int(self.targets[i])
-        except UnreadableImage as error:
+            image = decode(self.sources[self.rows[i]], size=self.size, channels=self.channels)
+        except (UnreadableImage, OSError) as error:
             raise UserError(f"image {error}; remove it, or give skip_unreadable=True") from None
+        return image, int(self.targets[i])
 
 
-def image_set(sources: Sequence[Path], options: ImageOptions) -> ImageSet:
+def image_set(sources: Sequence[Path | bytes], options: ImageOptions) -> ImageSet:
     """Images of one size (or resized to one), checked before anything is learnt from them.
 
     What does not fit in memory is checked by its headers only, unless unreadable images are to be
@@ -104,7 +111,7 @@ def image_set(sources: Sequence[Path], options: ImageOptions) -> ImageSet:
         images = images if len(kept) == len(images) else images[torch.tensor(kept)]
         select = _from_memory(images, options)
     else:
-        select = _from_files([sources[i] for i in kept], options)
+        select = _from_files(sources, kept, options)
     return ImageSet(kept, select, shape, reasons)
 
 
@@ -125,7 +132,7 @@ def _each(work: Callable[[int], Any], count: int, failures: dict[int, str]) -> d
 
 
 def _common_shape(
-    sources: Sequence[Path], sizes: dict[int, tuple[int, int]], options: ImageOptions
+    sources: Sequence[Path | bytes], sizes: dict[int, tuple[int, int]], options: ImageOptions
 ) -> tuple[int, int, int]:
     if options.size is not None:
         return options.channels, options.size, options.size
@@ -133,13 +140,18 @@ def _common_shape(
     for i, size in sizes.items():
         examples.setdefault(size, i)
     if len(examples) > 1:
-        shown = ", ".join(f"{w}x{h} ({sources[i].name})" for (w, h), i in list(examples.items())[:3])
+        shown = ", ".join(f"{w}x{h} ({_name(sources, i)})" for (w, h), i in list(examples.items())[:3])
         raise UserError(
             f"the images have {len(examples)} different sizes, such as {shown}: give size=..., to which all "
             "are scaled"
         )
     width, height = next(iter(examples), (1, 1))
     return options.channels, height, width
+
+
+def _name(sources: Sequence[Path | bytes], i: int) -> str:
+    source = sources[i]
+    return f"number {i}" if isinstance(source, bytes) else source.name
 
 
 def _report(reasons: list[str], count: int, skip: bool) -> None:
@@ -160,13 +172,15 @@ def _from_memory(images: Tensor, options: ImageOptions) -> Callable[[Tensor, Ten
     return select
 
 
-def _from_files(sources: Sequence[Path], options: ImageOptions) -> Callable[[Tensor, Tensor, bool], Data]:
+def _from_files(
+    sources: Sequence[Path | bytes], kept: Sequence[int], options: ImageOptions
+) -> Callable[[Tensor, Tensor, bool], Data]:
     workers = default_workers() if options.workers is None else options.workers
 
     def select(index: Tensor, targets: Tensor, training: bool) -> Data:
-        chosen = [sources[i] for i in index.tolist()]
+        rows = [kept[i] for i in index.tolist()]
         return MappedData(
-            EncodedImages(chosen, targets, options.size, options.channels),
+            EncodedImages(sources, rows, targets, options.size, options.channels),
             transform=Normalise(options.normalise),
             augment=CropFlip() if options.augment and training else None,
             targets=targets,

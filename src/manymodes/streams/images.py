@@ -94,7 +94,7 @@ def decode(
     """
     image_module, orient = _pillow()
     try:
-        with image_module.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        with image_module.open(_opened(source)) as image:
             if size is not None:
                 image.draft("RGB" if channels == 3 else "L", (size, size))  # JPEG: decode no more than needed
             turned = orient(image) if upright else image
@@ -105,8 +105,7 @@ def decode(
     except UserError:
         raise
     except Exception as error:  # decoders raise all sorts on broken bytes
-        name = f"{len(source)} bytes" if isinstance(source, bytes) else str(source)
-        raise UnreadableImage(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) from None
+        raise _unreadable(source, error) from None
     return torch.from_numpy(array_HWC.reshape(*array_HWC.shape[:2], -1)).permute(2, 0, 1).contiguous()
 
 
@@ -124,16 +123,25 @@ def decode_all(sources: Sequence[bytes], *, size: int | None = None) -> Tensor:
     return out
 
 
-def measure(path: Path) -> tuple[int, int]:
-    """Width and height of an image file, from its header alone."""
+def measure(source: Path | bytes) -> tuple[int, int]:
+    """Width and height of an image, from its header alone."""
     image_module, _ = _pillow()
     try:
-        with image_module.open(path) as image:
+        with image_module.open(_opened(source)) as image:
             width, height = image.size
             turned = image.getexif().get(0x0112, 1) >= 5  # EXIF orientations 5 to 8 lie on their side
     except Exception as error:
-        raise UnreadableImage(f"{path}: {type(error).__name__}: {error}".splitlines()[0]) from None
+        raise _unreadable(source, error) from None
     return (height, width) if turned else (width, height)
+
+
+def _opened(source: Path | bytes) -> Any:
+    return io.BytesIO(source) if isinstance(source, bytes) else source
+
+
+def _unreadable(source: Path | bytes, error: Exception) -> UnreadableImage:
+    name = f"{len(source)} bytes" if isinstance(source, bytes) else str(source)
+    return UnreadableImage(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
 
 
 def _square(image: Any) -> tuple[float, float, float, float]:

@@ -78,9 +78,10 @@ class MappedData:
         base = 0
         if self.varies and generator is not None:
             base = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-        jobs = [_Job(base + position, index.cpu().tolist()) for position, index in enumerate(order)]
+        indices = [torch.as_tensor(index) for index in order]
+        jobs = [_Job(base + position, index.tolist()) for position, index in enumerate(indices)]
         read = work_ahead(_Reader(self.dataset), jobs, workers=self.workers, prefetch=self.prefetch)
-        for index, inputs in zip(order, read, strict=True):
+        for index, inputs in zip(indices, read, strict=True):
             if self.augment is not None and generator is not None:
                 inputs = self.augment(inputs, generator)
             if self.transform is not None:

@@ -36,7 +36,8 @@ def own_stream(
 ) -> Stream:
     """A stream of samples that have a label, a task and perhaps a part (0 train, 1 val, 2 test) by name.
 
-    Without parts, every class of every task is cut at random into train, val and test.
+    Without parts, every class of every task is cut at random into train, val and test; with parts but
+    none called val, the share `val` of the training samples is held out for it.
     """
     require(len(labels) > 0, f"{name!r} has no sample")
     class_names = natural(set(labels))
@@ -47,9 +48,7 @@ def own_stream(
         name=name,
         labels=label_S,
         class_names=tuple(class_names),
-        splits=_given(parts)
-        if parts is not None
-        else _cut(label_S, task_S, len(class_names), seed, val, test),
+        splits=_splits(parts, task_S * len(class_names) + label_S, seed, val, test),
         select=select,
         input_shape=input_shape,
         info=info,
@@ -98,17 +97,20 @@ def _numbers(names: Sequence[str], order: Sequence[str]) -> Tensor:
     return torch.tensor([number[name] for name in names], dtype=torch.long)
 
 
-def _given(parts: Sequence[int]) -> Splits:
-    part_S = np.asarray(parts)
-    require(bool((part_S == 0).any()), "the split column names no training sample: give some 'train'")
-    return Splits(*(torch.from_numpy(np.flatnonzero(part_S == part)) for part in range(3)))
-
-
-def _cut(label_S: Tensor, task_S: Tensor, classes: int, seed: int, val: float, test: float) -> Splits:
+def _splits(parts: Sequence[int] | None, groups: Tensor, seed: int, val: float, test: float) -> Splits:
+    """The parts given, or cut so that every group (a task's class) has its share in each."""
     for option, share in (("val", val), ("test", test)):
         require(0 <= share < 1, f"{option}={share!r}: give the share of samples to hold out, from 0 up to 1")
     require(val + test < 1, f"val={val!r} and test={test!r} leave nothing to train on")
-    return stratified(task_S * classes + label_S, seed, (1 - val - test, val, test))
+    if parts is None:
+        return stratified(groups, seed, (1 - val - test, val, test))
+    part_S = np.asarray(parts)
+    require(bool((part_S == 0).any()), "no sample is called 'train': the split needs some")
+    splits = Splits(*(torch.from_numpy(np.flatnonzero(part_S == part)) for part in range(3)))
+    if len(splits.val):
+        return splits
+    cut = stratified(groups[splits.train], seed, (1 - val, val, 0.0))
+    return splits._replace(train=splits.train[cut.train], val=splits.train[cut.val])
 
 
 def _scenario(

@@ -32,7 +32,7 @@ def arrays(
     normalise: str = "half",
     augment: bool = False,
     integers: bool = False,
-    name: str | None = None,
+    title: str | None = None,
 ) -> Stream:
     """Your own arrays: an npz file, or a dict, with x (S, ...), y (S,) and perhaps task (S,), split (S,).
 
@@ -52,7 +52,7 @@ def arrays(
         normalise: for images: "half", "imagenet", "cifar100" or "none".
         augment: random crops and mirroring of training batches; images only.
         integers: keep whole numbers as they are (for embeddings).
-        name: the stream's name; the file's unless given.
+        title: the stream's name; the file's unless given.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
     >>> stream = arrays({"x": x, "y": y, "task": torch.arange(60) // 30})
@@ -81,7 +81,7 @@ def arrays(
 
     file = None if isinstance(source, Mapping) else Path(source)
     return own_stream(
-        name or (file.stem if file else "arrays"),
+        title or (file.stem if file else "arrays"),
         labels,
         tasks,
         [part_number(part, "the arrays") for part in _names(given["split"], "split")]
