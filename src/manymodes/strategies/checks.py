@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from manymodes.strategies.base import Strategy
 
 
+LEAST = {"epochs": 1, "batch_size": 1, "modes": 1, "seed": 0, "fisher_samples": 0, "budget": 0}
+
+
 def check_options(**options: Any) -> None:
     """Counts are whole numbers from one; rates and strengths are finite and not negative."""
     for option, value in options.items():
-        if option in ("epochs", "batch_size", "modes"):
+        if option in LEAST:
             whole = isinstance(value, int) and not isinstance(value, bool)
-            require(whole and value >= 1, f"{option} must be a whole number from 1, not {value!r}")
-        elif option == "lr":
-            require(_number(value) and value > 0, f"lr must be a number above 0, not {value!r}")
-        elif option == "seed":
-            require(
-                isinstance(value, int) and value >= 0, f"seed must be a whole number from 0, not {value!r}"
-            )
+            least = LEAST[option]
+            require(whole and value >= least, f"{option} must be a whole number from {least}, not {value!r}")
+        elif option in ("lr", "temperature", "damping"):
+            require(_number(value) and value > 0, f"{option} must be a number above 0, not {value!r}")
         else:
             require(_number(value) and value >= 0, f"{option} must be a number from 0, not {value!r}")
 
@@ -40,10 +40,14 @@ def check_task(learner: Strategy, task: Task) -> int:
     require(len(task.classes) > 0, f"task {task.name!r} names no class: say which outputs are valid for it")
     for part, data in (("train", task.train), ("val", task.val)):
         if data is not None and len(data):
-            _check_inputs(task.name, part, data)
+            check_inputs(f"{part} samples of task {task.name!r}", data)
     outputs = probe(learner, task.train)
     require(
-        all(0 <= c < outputs for c in task.classes),
+        all(isinstance(c, int) for c in task.classes) and min(task.classes) >= 0,
+        f"the classes of task {task.name!r} must be numbers of outputs, from 0, not {_range(task.classes)}",
+    )
+    require(
+        max(task.classes) < outputs,
         f"task {task.name!r} has classes {_range(task.classes)} but the model has {outputs} outputs "
         f"(0 to {outputs - 1}): build it with outputs={max(task.classes) + 1} or renumber the labels",
     )
@@ -62,18 +66,15 @@ def _range(classes: tuple[int, ...]) -> str:
     return str(list(classes)) if len(classes) <= 12 else f"{min(classes)} to {max(classes)}"
 
 
-def _check_inputs(name: str, part: str, data: Data) -> None:
+def check_inputs(whose: str, data: Data) -> None:
+    """Tensors in memory hold numbers; other data is read too late for a check."""
     if not isinstance(data, TensorData) or not data.inputs.is_floating_point():
         return
-    bad = (
-        ~torch.isfinite(data.inputs).flatten(1).all(dim=1)
-        if data.inputs.dim() > 1
-        else ~torch.isfinite(data.inputs)
-    )
+    bad = ~torch.isfinite(data.inputs).view(len(data), -1).all(dim=1)
     count = int(bad.sum())
     require(
         count == 0,
-        f"task {name!r} has NaN or infinite inputs in {count} of {len(data)} {part} samples "
+        f"NaN or infinite inputs in {count} of {len(data)} {whose} "
         f"(the first is sample {int(bad.float().argmax())}): remove or fill them",
     )
 

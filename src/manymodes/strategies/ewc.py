@@ -67,7 +67,7 @@ class EWC(Strategy):
         """Measure what this task needs, and hold it from now on."""
         super().end(task)
         self.use(0)
-        with self.randomness("fisher") as generator:
+        with self.randomness("fisher", 0) as generator:
             importance = fisher.diagonal_over(
                 self.model, task.train, self.fisher_kind, classes=task.classes,
                 generator=generator, samples=self.fisher_samples or None,

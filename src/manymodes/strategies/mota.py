@@ -16,7 +16,7 @@ from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
 from manymodes.modes import Modes
-from manymodes.observe import surface
+from manymodes.observe import Curves
 from manymodes.outputs import Valid, log_probabilities, of_targets
 from manymodes.penalties import Quadratic, distillation
 from manymodes.strategies.base import Strategy, Training
@@ -98,11 +98,10 @@ class MOTA(Separated):
     ) -> None:
         super().__init__(model, modes=modes, separation=separation, **training)
         check_options(
-            strength=strength, distillation=distillation, joint_weight=joint_weight,
+            strength=strength, distillation=distillation, temperature=temperature, joint_weight=joint_weight,
             fisher_samples=fisher_samples, drift_weight=drift_weight, search_seconds=search_seconds,
         )  # fmt: skip
         require(joint_weight <= 1, f"joint_weight must be a number from 0 to 1, not {joint_weight!r}")
-        require(temperature > 0, f"temperature must be a number above 0, not {temperature!r}")
         given = {"fisher": fisher, "fisher_kind": fisher_kind, "anchor": anchor, "drift": drift,
                  "order": order, "search": search, "teacher": teacher}  # fmt: skip
         for option, value in given.items():
@@ -127,6 +126,7 @@ class MOTA(Separated):
         self.choice: Choice | None = None
         self.surface: dict[str, Any] | None = None  # what it was chosen from, for reports
         self._checkpoints: Checkpoints | None = None
+        self._curves = Curves(0, 1)  # like the checkpoints, but the losers too, and without weights
         self._groups: list[Tensor] = []
         self._teachers: list[Teacher] = []
         self._search_teachers: dict[int, Teacher] = {}
@@ -140,6 +140,7 @@ class MOTA(Separated):
         self._checkpoints = None
         if self.tasks_learnt > 0 and self.backtracking:
             self._checkpoints = Checkpoints(len(self.modes), self.drift_weight, self.workspace)
+            self._curves = Curves(len(self.modes), self.epochs)
 
     def prepare(self, task: Task) -> None:
         """Look up what rests while a mode moves: the others' probabilities, and the teachers'."""
@@ -258,6 +259,7 @@ class MOTA(Separated):
             drift += self.distillation * self._function_drift(mode, data)
         theta, buffers = self.modes.theta[mode], self.modes.buffers[mode]
         self._checkpoints.add(mode, epoch, theta, buffers, probabilities, drift)
+        self._curves.add(mode, epoch, probabilities, drift)
 
     @torch.no_grad()
     def _function_drift(self, mode: int, data: Data) -> float:
@@ -270,12 +272,13 @@ class MOTA(Separated):
             with self.model.bound(self.modes.theta[mode], self.modes.buffers[mode]), self.model.evaluating():
                 logits = self.forward(batch.inputs)
             total += len(batch.index) * float(distillation(logits, soft, self._groups, self.temperature))
-        return total / len(data)
+        return max(0.0, total / len(data))  # rounding may take a distance of zero below it
 
     def _rewind(self) -> None:
         assert self._checkpoints is not None
         self.choice = self._checkpoints.choose(self.search_seconds)
-        self.surface = surface(self._checkpoints.kept, self.choice, self.drift_weight)
+        self.surface = self._curves.surface(self._checkpoints.kept, self.choice, self.drift_weight)
+        self._curves = Curves(0, 1)
         for mode, epoch in enumerate(self.choice.epochs):
             theta, buffers = self._checkpoints.load(mode, epoch)
             self.modes.theta[mode].copy_(theta)
@@ -323,17 +326,20 @@ class MOTA(Separated):
         """With the springs and, within a task, the checkpoints that await backtracking."""
         checkpoints = None if self._checkpoints is None else self._checkpoints.state_dict()
         springs = [s.state_dict() for s in self.springs]
-        return super().state_dict() | {"springs": springs, "checkpoints": checkpoints}
+        own = {"springs": springs, "checkpoints": checkpoints, "curves": self._curves.state_dict()}
+        return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """With the springs and the checkpoints."""
         super().load_state_dict(state)
         springs = (Quadratic.from_state(s, self.strength, self.model.device) for s in state["springs"])
         self.springs = [s for s in springs if s is not None]
-        self._checkpoints = None
+        self._checkpoints, self._curves = None, Curves(0, 1)
         if state["checkpoints"] is not None:
             self._checkpoints = Checkpoints(len(self.modes), self.drift_weight, self.workspace)
             self._checkpoints.load_state_dict(state["checkpoints"])
+            self._curves = Curves(len(self.modes), self.epochs)
+            self._curves.load_state_dict(state["curves"])
 
     def storage(self) -> dict[str, int]:
         """Parameters, importances, anchors, teachers of all modes."""
