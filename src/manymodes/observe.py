@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,8 +46,43 @@ def cosines(model: FlatModel, theta_NP: Tensor) -> list[list[float]]:
     return values
 
 
+class Curves:
+    """For each mode, what checkpoints spread over the epochs would have cost, those that lost included.
+
+    Only rows of probabilities, no weights: this is what the recorded surface is drawn from.
+    """
+
+    def __init__(self, modes: int, epochs: int) -> None:
+        self.step = max(1, math.ceil(epochs / (SURFACE - 1)))
+        self.seen: list[list[Checkpoint]] = [[] for _ in range(modes)]
+
+    def add(self, mode: int, epoch: int, probabilities_S: Tensor, drift: float) -> None:
+        """The mode at the end of an epoch."""
+        if epoch % self.step == 0:
+            self.seen[mode].append(Checkpoint(epoch, probabilities_S.cpu(), drift))
+
+    def surface(self, kept: Sequence[Sequence[Checkpoint]], choice: Choice, weight: float) -> dict[str, Any]:
+        """See `surface`; of these checkpoints and those that were kept to the end."""
+        rows = []
+        for seen, alive in zip(self.seen, kept, strict=True):
+            by_epoch = {row.epoch: row for row in (*seen, *alive)}
+            rows.append([by_epoch[epoch] for epoch in sorted(by_epoch)])
+        return surface(rows, choice, weight)
+
+    def state_dict(self) -> list[list[dict[str, Any]]]:
+        """The rows, for a learner saved within a task."""
+        return [
+            [{"epoch": r.epoch, "probabilities": r.probabilities_S, "drift": r.drift} for r in rows]
+            for rows in self.seen
+        ]
+
+    def load_state_dict(self, state: Sequence[Sequence[dict[str, Any]]]) -> None:
+        """Take back what `state_dict` gave."""
+        self.seen = [[Checkpoint(r["epoch"], r["probabilities"], r["drift"]) for r in rows] for rows in state]
+
+
 def surface(rows: Sequence[Sequence[Checkpoint]], choice: Choice, weight: float) -> dict[str, Any]:
-    """What backtracking chose from: the checkpoints that could still win, thinned out where there are many.
+    """What backtracking chose from, thinned out where there are many checkpoints.
 
     `epochs[i]`, `drift[i]` and `nll[i]` are the checkpoints of mode i, their drift and own NLL; with two
     modes `joint[a][b]` is the NLL of the average of checkpoints a and b.
