@@ -22,7 +22,10 @@ COMMANDS: dict[str, str] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code (0 done, 2 a person's mistake, 130 interrupted)."""
+    """Run a command; returns the exit code.
+
+    0 done, 1 some runs of several failed and the others are done, 2 a person's mistake, 130 interrupted.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(_help())
@@ -39,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(module.main(words[1:]) or 0)
     except UserError as error:
         print(f"manymodes: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("manymodes: interrupted", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt as error:
+        print(f"manymodes: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from manymodes.errors import UserError
@@ -29,6 +30,7 @@ class Config:
     model: dict[str, Any] = field(default_factory=lambda: {"name": "auto"})
     seed: int = 0
     threads: int = 0
+    deterministic: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """For config.yaml."""
@@ -55,6 +57,8 @@ class Config:
             for name, value in self._changed(part).items():
                 words += [f"--{part}.{name}", _word(value)]
         words += ["--seeds", ",".join(map(str, seeds or [self.seed]))]
+        words += ["--threads", str(self.threads)] if self.threads else []
+        words += ["--deterministic"] if self.deterministic else []
         return shlex.join(words)
 
     def _changed(self, part: str) -> dict[str, Any]:
@@ -65,6 +69,7 @@ class Config:
         return {k: v for k, v in given.items() if k != "name" and (k not in defaults or defaults[k] != v)}
 
 
+PARTS = ("strategy", "stream", "model")
 COMMON = ("epochs", "batch_size", "lr", "optimiser", "schedule", "weight_decay", "precision", "device")
 
 
@@ -95,6 +100,48 @@ def options_for(part: str, name: str) -> dict[str, Option]:
     from manymodes.models import find_model
 
     return options_of(find_model(name), skip=DERIVED) | pretrained
+
+
+def plain(value: Any) -> Any:
+    """The same as plain JSON values: tuples as lists, anything else that is no JSON as text."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def differences(there: Any, wanted: Config) -> list[str]:
+    """What is otherwise in a configuration that was read from a file, as text.
+
+    An option that an older version did not have counts as its default. Nothing that the file names is
+    imported.
+
+    >>> config = Config({"name": "finetune", "lr": 0.1}, {"name": "digits"}, {"name": "auto"})
+    >>> differences(config.as_dict() | {"strategy": {"name": "finetune", "lr": 0.2}}, config)
+    ['strategy.lr is 0.2 there, 0.1 here']
+    """
+    if not isinstance(there, dict) or not all(isinstance(there.get(part), dict) for part in PARTS):
+        return ["it is not the configuration of a run"]
+    ours, found = plain(wanted.as_dict()), []
+    for part in PARTS:
+        theirs, name = there[part], ours[part]["name"]
+        if theirs.get("name") != name:
+            found.append(f"{part} is {theirs.get('name')!r} there, {name!r} here")
+            continue
+        defaults = {
+            key: option.default for key, option in options_for(part, name).items() if not option.required
+        }
+        if part == "stream" and "seed" in defaults:
+            defaults["seed"] = None
+        found += _changed(plain(defaults) | theirs, plain(defaults) | ours[part], f"{part}.")
+    rest = plain({f.name: f.default for f in fields(Config) if f.name not in PARTS})
+    return found + _changed(rest | {k: v for k, v in there.items() if k not in PARTS},
+                            {k: v for k, v in ours.items() if k not in PARTS})  # fmt: skip
+
+
+def _changed(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:
+    return [
+        f"{prefix}{key} is {there.get(key)!r} there, {here.get(key)!r} here"
+        for key in dict.fromkeys([*here, *there])
+        if there.get(key) != here.get(key)
+    ]
 
 
 def build_stream(config: Config) -> Stream:

@@ -9,8 +9,10 @@ from difflib import get_close_matches
 class UserError(ValueError):
     """A mistake in what was asked or given; its text is one line for the person.
 
-    The command line prints it and exits with 2; library users may catch it as a ValueError.
+    The command line prints it and exits with `code`; library users may catch it as a ValueError.
     """
+
+    code = 2
 
 
 class DamagedFile(UserError):

@@ -134,7 +134,7 @@ def read_yaml(path: Path, name: str | None = None) -> Any:
         raise UserError(f"{name} is not valid YAML: {_line(error)}") from None
 
 
-class _Plain(yaml.SafeLoader):
+class _Plain(yaml.SafeLoader):  # type: ignore[misc]
     """Scalars, lists and mappings, each written out where it stands."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 from manymodes import metrics, observe
 from manymodes.modes import joint
 from manymodes.outputs import of_targets
+from manymodes.preparation import about
 from manymodes.strategies.base import Event, Strategy
 from manymodes.strategies.registry import name_of
 from manymodes.task import Data, Stream, Task
@@ -32,6 +33,7 @@ class Record:
     layer_drift: list[list[list[float]]] = field(default_factory=list)  # (T, L, N)
     cosine: list[list[list[float]]] = field(default_factory=list)  # (T, N, N): of the modes, after a task
     seconds: list[float] = field(default_factory=list)
+    elapsed: float = 0.0  # seconds spent on the present task, as far as it is saved
     storage: dict[str, int] = field(default_factory=dict)  # the most of each kind at the end of an epoch
     capacity: int = 0
 
@@ -67,6 +69,7 @@ def run(
     evaluation only and never reaches the learner.
     """
     tests = [_TestOf.task(task) for task in stream]
+    learner.about = about(stream, tests[0].data)
     record = record or Record(capacity=learner.modes.theta.numel())
     if not record.accuracy:
         _evaluate(learner, stream, tests, 0, record)
@@ -88,12 +91,13 @@ def _learn(
     on_event: Callable[[Event], None] | None,
     on_epoch: Callable[[Strategy, Record], None] | None,
 ) -> None:
-    started = time.perf_counter()
+    started = time.perf_counter() - record.elapsed
     before = learner.modes.theta.clone() if learner.before is None else learner.before.theta.clone()
 
     def after_epoch(learner: Strategy) -> None:
         for kind, count in learner.storage().items():
             record.storage[kind] = max(count, record.storage.get(kind, 0))
+        record.elapsed = time.perf_counter() - started
         if on_epoch is not None:
             on_epoch(learner, record)
 
@@ -106,6 +110,7 @@ def _learn(
     record.layer_drift.append(observe.layer_drift(learner.model, learner.modes.theta, before))
     record.cosine.append(observe.cosines(learner.model, learner.modes.theta))
     record.seconds.append(time.perf_counter() - started)
+    record.elapsed = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,122 +2,210 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
 
-from manymodes import store
-from manymodes.config import Config
-from manymodes.errors import UserError
-from manymodes.run import Record
-from manymodes.strategies.base import Event, Strategy
+from manymodes import environment, files, locks
+from manymodes.config import Config, differences, plain
+from manymodes.errors import DamagedFile, UserError
+from manymodes.runfiles import LOCK, RunFiles
 from manymodes.version import __version__
 
+if TYPE_CHECKING:
+    from manymodes.run import Record
+    from manymodes.strategies.base import Event, Strategy
 
-class RunDir:
-    """The files of one run. Nothing in it is ever half-written; one process writes at a time."""
+SHARE = 0.015  # of a run's time at most goes into checkpoints, unless their distance is given
+PATIENCE = 2.0  # seconds to wait for the lock: a killed run's helpers need a moment to go
+BETWEEN = "-000000"  # how the name of a checkpoint ends that was written between two tasks
+GROWING = ("events.jsonl", "log.csv")  # cut back to the checkpoint on resuming: nothing twice, nothing lost
 
-    def __init__(self, path: Path, checkpoint_every: float = 30.0) -> None:
-        self.path, self.checkpoint_every = path, checkpoint_every
-        self._saved = time.monotonic()
-        self._events: TextIO | None = None
+
+class RunDir(RunFiles):
+    """The files of one run, written. Nothing in it is ever half-written; one process writes at a time.
+
+    Args:
+        path: The directory.
+        checkpoint_every: Seconds from one checkpoint to the next at least. None: after each epoch, or as
+            often as it costs at most 1.5 % of the time.
+    """
+
+    def __init__(self, path: Path, checkpoint_every: float | None = None) -> None:
+        super().__init__(path)
+        self.checkpoint_every = checkpoint_every
+        self.pool = path / "pool"  # what checkpoints refer to
+        self._config: Config
+        self._events: BinaryIO | None = None
+        self._saved, self._cost = time.monotonic(), 0.0
 
     # ---- configuration and lock -----------------------------------------------------------------
 
-    def prepare(self, config: Config) -> None:
-        """Make the directory for this configuration, or check that it is for the same one."""
-        target = self.path / "config.yaml"
-        wanted = yaml.safe_dump(json.loads(json.dumps(config.as_dict())), sort_keys=False)
-        if not target.exists():
-            store.write_text(target, wanted)
-            store.write_json(self.path / "environment.json", environment())
-            return
-        there = self.config()
-        differences = _differences(there, yaml.safe_load(wanted))
-        if differences:
-            raise UserError(
-                f"{self.path} holds a run with another configuration ({'; '.join(differences)}): "
-                "give another --out, or delete that run"
-            )
+    def check(self, config: Config) -> None:
+        """A directory that holds a run holds this one."""
+        if (self.path / "config.yaml").exists():
+            found = differences(self.config(), config)
+            if found:
+                raise UserError(
+                    f"{self.path} holds a run with another configuration ({'; '.join(found)}): "
+                    "give another --out, or delete that run"
+                )
 
-    def config(self) -> dict[str, Any]:
-        """The saved configuration."""
-        path = self.path / "config.yaml"
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(
-                f"{self.path} is not a run directory: {error.strerror or error} (config.yaml)"
-            ) from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(content, dict) or not {"strategy", "stream", "model", "seed"} <= set(content):
-            raise UserError(f"{path} is not the configuration of a run")
-        return content
+    def begin(self, config: Config) -> None:
+        """Write down what is about to run, or on what else it goes on."""
+        for left in self.path.rglob(".*.tmp"):  # of a killed process: the lock is ours, so nobody writes them
+            left.unlink(missing_ok=True)
+        (self.path / "failure.json").unlink(missing_ok=True)
+        self._config, now = config, environment.environment()
+        if not (self.path / "config.yaml").exists():
+            text = yaml.safe_dump(plain(config.as_dict()), sort_keys=False, allow_unicode=True)
+            files.write_text(self.path / "config.yaml", text)
+        before = self.environment()
+        if before is None:
+            files.write_json(self.path / "environment.json", now)
+        elif found := environment.changes(before, now):
+            _say(f"{self.path} was started elsewhere ({'; '.join(found)}): the last bits may differ")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory for writing; a second writer gets one clear line."""
+        lock = self.path / LOCK
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / ".lock", "a+")  # noqa: SIM115
+            descriptor = locks.claim(lock, PATIENCE)
+        except BlockingIOError:
+            raise UserError(f"{self.path} is in use by another process (its lock is held)") from None
         except OSError as error:
-            raise UserError(f"cannot write into --out {self.path}: {error.strerror or error}") from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{self.path} is in use by another process (its lock is held)") from None
+            raise UserError(f"cannot write into {self.path}: {files.reason(error)}") from None
+        try:
             yield
+        except OSError as error:
+            raise self.explained(error) from None
+        finally:
+            self.close()
+            if [entry.name for entry in self.path.iterdir()] == [lock.name]:  # it never began
+                lock.unlink()
+                with suppress(OSError):
+                    self.path.rmdir()
+            os.close(descriptor)
 
     # ---- events and checkpoints -----------------------------------------------------------------
 
     def event(self, event: Event) -> None:
         """One line in events.jsonl."""
-        if self._events is None:
-            self._events = open(self.path / "events.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-        self._events.write(json.dumps(asdict(event)) + "\n")
+        assert self._events is not None
+        self._events.write(json.dumps(files.finite(asdict(event))).encode() + b"\n")
         self._events.flush()
 
     def epoch(self, learner: Strategy, record: Record) -> None:
         """Save if the last checkpoint is old enough."""
-        if time.monotonic() - self._saved >= self.checkpoint_every:
+        age = time.monotonic() - self._saved
+        if age >= (self._cost / SHARE if self.checkpoint_every is None else self.checkpoint_every):
             self.checkpoint(learner, record)
 
     def checkpoint(self, learner: Strategy, record: Record) -> None:
-        """Save the learner and the record together; the last two are kept."""
-        name = f"checkpoint-{learner.tasks_learnt:04d}-{learner.epochs_done or 0:06d}.safetensors"
-        store.save_state(
-            self.path / name, learner.state_dict(), {"record": asdict(record), "version": __version__}
-        )
-        for old in self.checkpoints()[:-2]:
-            old.unlink(missing_ok=True)
-        self._saved = time.monotonic()
+        """Save the learner and the record together."""
+        from manymodes import store
 
-    def checkpoints(self) -> list[Path]:
-        """The checkpoints, oldest first."""
-        return sorted(self.path.glob("checkpoint-*.safetensors"))
+        started = time.monotonic()
+        meta = {
+            "record": asdict(record), "config": plain(self._config.as_dict()), "version": __version__,
+            "positions": self._positions(), "epochs": learner.epochs,
+        }  # fmt: skip
+        # Within a task epochs_done counts from 1; between tasks it is None, before all epochs of the next.
+        name = f"checkpoint-{learner.tasks_learnt:04d}-{learner.epochs_done or 0:06d}.safetensors"
+        store.save_state(self.path / name, learner.state_dict(), meta, self.pool)
+        self._prune()
+        self._saved = time.monotonic()
+        self._cost = self._saved - started
 
     def restore(self, learner: Strategy) -> Record | None:
-        """Load the newest checkpoint that is sound; None if there is none."""
+        """Load the newest checkpoint that is sound; None if there is none. Events go on from there."""
+        learner.workspace = self.pool
+        record, positions = None, dict.fromkeys(GROWING, 0)
         for path in reversed(self.checkpoints()):
             try:
-                state, meta = store.load_state(path)
-            except UserError as error:
-                print(f"manymodes: {error}; using the checkpoint before it")
-                continue
-            learner.load_state_dict(state)
-            return Record(**meta["record"])
-        return None
+                record, positions = self._load(path, learner)
+                break
+            except DamagedFile as error:
+                damaged = path.with_suffix(".damaged")
+                os.replace(path, damaged)
+                _say(f"{error}; kept as {damaged.name}, going on from the checkpoint before it")
+        self._cut(positions)
+        self._clear_pool()
+        return record
+
+    def _load(self, path: Path, learner: Strategy) -> tuple[Record, dict[str, int]]:
+        from manymodes import saving, store
+        from manymodes.run import Record
+
+        state, meta = store.load_state(path, self.pool)
+        try:
+            record, positions = Record(**meta["record"]), dict(meta["positions"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFile(f"{path} is damaged: {type(error).__name__} {error}") from None
+        if found := differences(meta.get("config"), self._config):
+            raise UserError(
+                f"{self.path / 'config.yaml'} was edited since {path.name} was written ({'; '.join(found)}): "
+                "put it back, or start a new run with another --out"
+            )
+        saving.give_state(learner, state, path)
+        return record, positions
+
+    def _positions(self) -> dict[str, int]:
+        """How long the growing files are; what they hold is flushed to disk before a checkpoint says so."""
+        if self._events is not None:
+            os.fsync(self._events.fileno())
+        sizes = {name: self.path / name for name in GROWING}
+        return {name: path.stat().st_size if path.exists() else 0 for name, path in sizes.items()}
+
+    def _cut(self, positions: dict[str, int]) -> None:
+        """Shorten the growing files to what they were when the checkpoint was written."""
+        self.close()
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        for name in GROWING:
+            path, size = self.path / name, int(positions.get(name, 0))
+            if size == 0:
+                path.unlink(missing_ok=True)
+            if name == "events.jsonl" or path.exists():
+                file = os.fdopen(os.open(path, flags, 0o666), "ab")
+                if os.fstat(file.fileno()).st_size < size:
+                    _say(f"{path} is shorter than it was: lines of it are lost, numbers and weights are not")
+                else:
+                    file.truncate(size)
+                if name == "events.jsonl":
+                    self._events = file
+                else:
+                    file.close()
+
+    def _prune(self) -> None:
+        """Keep the last two checkpoints, and the last that was written between tasks.
+
+        That one needs nothing of the pool, where one damaged file can spoil all checkpoints of a task.
+        """
+        found = self.checkpoints()
+        between = [path for path in found if path.stem.endswith(BETWEEN)][-1:]
+        for old in found[:-2]:
+            if old not in between:
+                old.unlink(missing_ok=True)
+        self._clear_pool()
+
+    def _clear_pool(self) -> None:
+        """Remove what no checkpoint refers to any more."""
+        if self.pool.is_dir():
+            from manymodes import store
+
+            needed = {name for path in self.checkpoints() for name in store.read_meta(path)[1]}
+            for blob in self.pool.iterdir():
+                if blob.name not in needed:
+                    blob.unlink()
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -125,23 +213,33 @@ class RunDir:
         self, learner: Strategy, record: Record, config: Config, about: dict[str, Any]
     ) -> dict[str, Any]:
         """Final weights and metrics.json (written last: its presence means that the run is done)."""
+        from manymodes import saving
+
         learner.save(self.path / "learner.safetensors")
-        export_weights(learner, self.path / "weights")
+        saving.export_weights(learner, self.path / "weights")
         result = record.metrics() | about | {"seed": config.seed, "command": config.command()}
         result |= {"label": config.label, "modes": len(learner.modes)}
-        store.write_json(self.path / "metrics.json", result)
+        files.write_json(self.path / "metrics.json", result)
         for old in self.checkpoints():
             old.unlink(missing_ok=True)
-        self.close()
-        return result
+        self._clear_pool()
+        with suppress(OSError):
+            self.pool.rmdir()
+        written: dict[str, Any] = files.finite(result)
+        return written
 
-    def metrics(self) -> dict[str, Any] | None:
-        """The metrics of a finished run."""
-        path = self.path / "metrics.json"
-        if not path.exists():
-            return None
-        found: dict[str, Any] = store.read_json(path)
-        return found
+    def fail(self, message: str) -> None:
+        """Write down why the run stopped."""
+        with suppress(UserError):  # what it has to tell counts more
+            files.write_json(self.path / "failure.json", {"message": message})
+
+    def explained(self, error: OSError) -> UserError:
+        """What a file that cannot be read or written means for the run."""
+        where = f" ({error.filename})" if error.filename else ""
+        return UserError(
+            f"the run in {self.path} stopped: {files.reason(error)}{where}; once that is put right, the same "
+            "command goes on from its last checkpoint"
+        )
 
     def close(self) -> None:
         """Close the event file."""
@@ -150,37 +248,5 @@ class RunDir:
             self._events = None
 
 
-def export_weights(learner: Strategy, folder: Path) -> None:
-    """Each mode's weights under the network's own names: any tool can load them, `--model.weights` too."""
-    for mode in range(len(learner.modes)):
-        learner.use(mode)
-        state = {name: t.detach().cpu().clone() for name, t in learner.model.module.state_dict().items()}
-        store.save_tensors(folder / f"mode{mode}.safetensors", state)
-    learner.use(0)
-
-
-def environment() -> dict[str, Any]:
-    """What the numbers of a run depend on beside its configuration."""
-    import numpy
-    import torch
-
-    return {
-        "manymodes": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "machine": platform.machine(),
-        "processor": torch.backends.cpu.get_cpu_capability(),
-        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _differences(there: Any, wanted: Any, path: str = "") -> list[str]:
-    if isinstance(there, dict) and isinstance(wanted, dict):
-        keys = dict.fromkeys([*there, *wanted])
-        return [
-            d for k in keys for d in _differences(there.get(k), wanted.get(k), f"{path}.{k}" if path else k)
-        ]
-    return [] if there == wanted else [f"{path} is {there!r} there, {wanted!r} here"]
+def _say(text: str) -> None:
+    print(f"manymodes: {text}", flush=True)

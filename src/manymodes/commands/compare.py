@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,9 +18,12 @@ FLAGS = ("equal_capacity",)
 def main(argv: Sequence[str]) -> int:
     """Compare, then print the table and where the results are."""
     configs, request, equal = plan(argv)
+    if request.resume is not None:
+        raise UserError("--resume is for `manymodes run`: to go on with a comparison give its command again")
     if equal:
         configs = at_equal_capacity(configs)
-    execute_and_show([replace(c, seed=s) for c in configs for s in request.seeds], request)
+    whole = [replace(config, seed=seed) for config in configs for seed in request.seeds]
+    execute_and_show(whole, request, shlex.join(["manymodes", "compare", *argv]))
     return 0
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from manymodes.config import Config, options_for
 from manymodes.errors import UserError, unknown
+from manymodes.files import read_yaml
 from manymodes.logs import parse_loggers
 from manymodes.reproduce import recipe_file
 from manymodes.signature import Option
@@ -38,7 +38,7 @@ class Request:
     out: Path
     seeds: list[int]
     jobs: int
-    checkpoint_every: float
+    checkpoint_every: float | None
     record_trajectory: str
     log: tuple[str, ...]
     resume: Path | None
@@ -70,11 +70,9 @@ def _config_path(value: str) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UserError(f"--config {path} is not valid YAML: {' '.join(str(error).split())}") from None
+        content = read_yaml(path)
+    except UserError as error:
+        raise UserError(f"--config: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"--config {path} must hold options by name (strategy:, stream:, ...)")
     return content
@@ -119,7 +117,7 @@ def parse(words: Sequence[str], command: str = "run") -> tuple[Config, Request]:
         raise unknown("profile", profile, PROFILES)
     tables = {part: options_for(part, name) for part, name in names.items()}
     parser = _parser(command, names, tables, profile)
-    values = parser.parse_args([f"--{_full(name, tables)}={value}" for name, value in pairs])
+    values = parser.parse_args([f"--{full_name(name, tables)}={value}" for name, value in pairs])
     parts = {part: {"name": names[part], **_values(values, part, tables[part])} for part in PARTS}
     seeds = _seeds(values.seeds if values.seed is None else str(values.seed))
     request = Request(
@@ -127,7 +125,8 @@ def parse(words: Sequence[str], command: str = "run") -> tuple[Config, Request]:
         _trajectory(values.record_trajectory), parse_loggers(values.log),
         None if values.resume is None else Path(values.resume), values.print_config,
     )  # fmt: skip
-    return Config(**parts, seed=seeds[0], threads=values.threads), request
+    fixed = {"seed": seeds[0], "threads": values.threads, "deterministic": values.deterministic}
+    return Config(parts["strategy"], parts["stream"], parts["model"], **fixed), request
 
 
 def _parser(
@@ -140,7 +139,9 @@ def _parser(
     parser.add_argument("--seed", type=int | None, default=None, help="One seed.")
     parser.add_argument("--jobs", type=int, default=1, help="How many runs at the same time.")
     parser.add_argument("--threads", type=int, default=0, help="Threads per run (0: chosen by model size).")
-    parser.add_argument("--checkpoint_every", type=float, default=30.0, help="Seconds between checkpoints.")
+    parser.add_argument("--deterministic", type=bool, default=False, help="The same bits on this machine.")
+    parser.add_argument("--checkpoint_every", type=float | None, default=None,
+                        help="Seconds between checkpoints (default: 1.5 % of the time).")  # fmt: skip
     parser.add_argument("--record_trajectory", type=str, default="auto",
                         help="Keep weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
     parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
@@ -179,7 +180,7 @@ def _paper(strategy: str) -> dict[str, Any]:
     return strategy_class(strategy).paper
 
 
-def _full(name: str, tables: dict[str, dict[str, Option]]) -> str:
+def full_name(name: str, tables: dict[str, dict[str, Option]]) -> str:
     """The dotted name of an option: `epochs` is `strategy.epochs` if only the strategy has it."""
     if name in PARTS:
         return f"{name}.name"
@@ -190,6 +191,7 @@ def _full(name: str, tables: dict[str, dict[str, Option]]) -> str:
         "seed",
         "jobs",
         "threads",
+        "deterministic",
         "checkpoint_every",
         "record_trajectory",
         "log",

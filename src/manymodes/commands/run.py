@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from manymodes.commands.options import parse
-from manymodes.config import Config
+from manymodes.commands.options import Request, parse
+from manymodes.commands.resume import command, resumed
+from manymodes.config import Config, plain
 from manymodes.errors import UserError
+from manymodes.runfiles import RunFiles
+
+if TYPE_CHECKING:
+    from manymodes.sweep import SomeFailed
 
 
 def main(argv: Sequence[str]) -> int:
     """Learn, then print the table and where the results are."""
+    if any(word.partition("=")[0] == "--resume" for word in argv):
+        config, request, folder = resumed(argv)
+        if RunFiles(folder).metrics() is not None:
+            print(f"{folder} is done:")
+        execute_and_show([config], request, command(folder, config), [folder])
+        return 0
     config, request = parse(argv)
     if request.print_config:
-        print(yaml.safe_dump(config.as_dict(), sort_keys=False), end="")
+        print(yaml.safe_dump(plain(config.as_dict()), sort_keys=False), end="")
         return 0
     configs = [replace(config, seed=seed) for seed in request.seeds]
-    execute_and_show(configs, request)
+    again = shlex.join(["manymodes", "run", *argv])
+    if len(configs) == 1:
+        again = command(request.out / configs[0].slug, configs[0])
+    execute_and_show(configs, request, again)
     return 0
 
 
-def execute_and_show(configs: list[Config], request: object) -> list[dict[str, Any]]:
-    """Do the runs, print the table, say where everything is."""
-    from rich.console import Console
+def execute_and_show(
+    configs: list[Config], request: Request, again: str = "the same command", paths: list[Path] | None = None
+) -> list[dict[str, Any]]:
+    """Do the runs, print the table, say where everything is; `again` goes on after an interruption."""
+    from manymodes.interrupts import Interrupted
+    from manymodes.sweep import SomeFailed, execute_all
 
-    from manymodes.commands.options import Request
-    from manymodes.sweep import execute_all
-    from manymodes.table import rows_of, show
-
-    assert isinstance(request, Request)
     if request.jobs < 1:
         raise UserError(f"jobs must be a whole number from 1, not {request.jobs}")
     several = request.jobs > 1
@@ -43,18 +57,36 @@ def execute_and_show(configs: list[Config], request: object) -> list[dict[str, A
             print(f"{config.label} seed {config.seed}: average accuracy {result['average_accuracy']:.3f}",
                   file=sys.stderr, flush=True)  # fmt: skip
 
-    results = execute_all(
-        configs,
-        request.out,
-        jobs=request.jobs,
-        checkpoint_every=request.checkpoint_every,
-        record_trajectory=request.record_trajectory,
-        log=request.log,
-        on_result=on_result,
-    )
+    try:
+        results = execute_all(
+            configs, request.out, paths=paths, jobs=request.jobs, checkpoint_every=request.checkpoint_every,
+            record_trajectory=request.record_trajectory, log=request.log, on_result=on_result,
+        )  # fmt: skip
+    except Interrupted as error:
+        raise Interrupted(f"{error}. To go on: {again}") from None
+    except SomeFailed as error:
+        _show_rest(configs, error, again)
+        raise
+    _show(configs, results)
+    print(f"Results: {(paths[0] if paths else request.out).resolve()}")
+    return results
+
+
+def _show(configs: list[Config], results: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    from manymodes.table import rows_of, show
+
     stream = configs[0].stream
     title = " ".join(str(v) for v in (stream["name"], stream.get("scenario")) if v)
-    wide = None if sys.stdout.isatty() else 170
-    show(rows_of(configs, results), Console(width=wide), title)
-    print(f"Results: {request.out.resolve()}")
-    return results
+    show(rows_of(configs, results), Console(width=None if sys.stdout.isatty() else 170), title)
+
+
+def _show_rest(configs: list[Config], error: SomeFailed, again: str) -> None:
+    """The runs that are done, and those that are not."""
+    done = sorted(error.results)
+    if done:
+        _show([configs[n] for n in done], [error.results[n] for n in done])
+    for line in error.failures.values():
+        print(f"failed: {line}")
+    print(f"To try these again, and nothing else: {again}")
