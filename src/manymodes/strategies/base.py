@@ -146,6 +146,7 @@ class Strategy:
         self.before: Modes | None = None  # the modes as they were when the present task began
         self.workspace: Path | None = None  # where a run keeps what is too large to be saved anew each time
         self.optimisers: list[Optimiser] = []
+        self.about: dict[str, Any] = {}  # names of the outputs, how inputs are prepared: for its file
         self._num_outputs: int | None = None
         self._present: list[Any] | None = None  # which task it is in the middle of
         self._emit: Callable[[Event], None] = _silent

@@ -69,7 +69,7 @@ def folder(
 
     """
     root = Path(path).expanduser()
-    listing = _manifest(root) if root.is_file() else _directories(root)
+    listing = listed(root)
     options = ImageOptions(size, channels, normalise, augment, skip_unreadable, memory_gb, workers)
     images = image_set(listing.paths, options)
     labels, tasks = ([names[i] for i in images.kept] for names in (listing.labels, listing.tasks))
@@ -96,6 +96,11 @@ def folder(
             "augment": augment,
         },
     )
+
+
+def listed(root: Path) -> Listing:
+    """The images of a directory or of a CSV manifest."""
+    return _manifest(root) if root.is_file() else _directories(root)
 
 
 def _directories(root: Path) -> Listing:
