@@ -38,7 +38,7 @@ class ConvRule(Rule):
     def result(self, name: str) -> Tensor:
         """Back to (outputs, inputs, kernel positions)."""
         sums = self.sums[name]
-        return sums.reshape(-1) if name == "bias" else sums.flatten(0, 1).transpose(1, 2).reshape(-1)
+        return sums if name == "bias" else sums.flatten(0, 1).transpose(1, 2)
 
     def add(self, x: Tensor, g: Tensor, samples: int) -> None:
         """See Rule; channels go last."""
@@ -93,7 +93,7 @@ class ConvRule(Rule):
         K, outer, taps, inner = sums.shape
         g_SLKO = g.view(samples, -1, K, outer)
         fold = len(x) // samples
-        some = max(1, (BLOCK * 16) // (g_SLKO.shape[1] * K * taps * inner))
+        some = max(1, (BLOCK * 4) // (g_SLKO.shape[1] * K * taps * inner))
         for part, g_part in zip(windows.split(some * fold), g_SLKO.split(some), strict=True):
             a_SLTKI = part.reshape(len(g_part), -1, taps, K, inner)
             add_squares(sums.view(K, outer, -1), a_SLTKI.transpose(2, 3).flatten(3), g_part)

@@ -86,8 +86,8 @@ def _check_sum(rest_SC: Tensor, batch: Batch, modes: int) -> None:
     if not good.all():
         first = int((~good).nonzero()[0])
         raise UserError(
-            f"rest is not the sum of the other modes' probabilities: with modes={modes} it sums to {modes - 1}, "
-            f"for sample {int(batch.index[first])} to {sums[first].item():.4g}"
+            f"rest must be the sum of the other modes' probabilities, {modes - 1} with modes={modes}, but "
+            f"for sample {int(batch.index[first])} it is {sums[first].item():.4g} over the classes"
         )
 
 

@@ -49,25 +49,27 @@ class SampleSquares:
         return sums
 
     def _loop(self, parameters: dict[str, nn.Parameter], inputs: Tensor, v_SC: Tensor) -> dict[str, Tensor]:
-        sums = {
-            name: torch.zeros_like(p, dtype=self.dtype, requires_grad=False) for name, p in parameters.items()
-        }
+        sums = {n: torch.zeros_like(p, dtype=self.dtype, requires_grad=False) for n, p in parameters.items()}
         for x, v in zip(inputs.split(1), v_SC.split(1), strict=True):
-            add_row(sums, self.module(x), parameters, v)
+            for name, squares in squares_of(self.module(x), parameters, v, self.dtype).items():
+                sums[name].add_(squares)
         return sums
 
 
-def add_row(
-    sums: dict[str, Tensor], logits_SC: Tensor, parameters: dict[str, nn.Parameter], v_SC: Tensor
-) -> None:
-    """Add the square of the gradient of sum(logits * v); the graph is kept."""
-    if not logits_SC.requires_grad:
-        return
-    wanted = list(parameters.values())
-    grads = torch.autograd.grad(logits_SC, wanted, v_SC, retain_graph=True, allow_unused=True)
-    for name, g in zip(parameters, grads, strict=True):
-        if g is not None:  # None: the logits do not depend on it
-            sums[name].add_(g.to_dense().to(sums[name].dtype).square())
+def squares_of(
+    logits_SC: Tensor, parameters: dict[str, nn.Parameter], v_SC: Tensor, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The square of the gradient of sum(logits * v), by plain autograd; the graph is kept."""
+    grads: tuple[Tensor | None, ...] = (None,) * len(parameters)
+    if logits_SC.requires_grad and parameters:
+        wanted = list(parameters.values())
+        grads = torch.autograd.grad(logits_SC, wanted, v_SC, retain_graph=True, allow_unused=True)
+    return {
+        name: torch.zeros_like(p, dtype=dtype, requires_grad=False)
+        if g is None  # the logits do not depend on it
+        else g.to_dense().to(dtype).square()
+        for (name, p), g in zip(parameters.items(), grads, strict=True)
+    }
 
 
 @contextmanager

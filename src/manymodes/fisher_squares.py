@@ -1,14 +1,14 @@
 """Sum over samples s of (J_s^T v_s)^2, J_s the Jacobian of a sample's logits: every diagonal Fisher is one.
 
 Layers with a rule need one backward pass of the whole batch, in which no parameter's gradient is computed.
-Everything else goes sample by sample, and so does whatever a rule gets wrong on the first samples.
+Everything else goes sample by sample, and so does whatever a rule gets wrong on the first sample.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from manymodes.errors import require
 from manymodes.fisher_conv import ConvRule
 from manymodes.fisher_rules import NORMALISE, EmbeddingRule, LinearRule, NormRule, Rule
-from manymodes.fisher_samples import SampleSquares, add_row
+from manymodes.fisher_samples import SampleSquares, squares_of
 from manymodes.flat import FlatModel
 
 # Found by the forward function: a subclass that computes something else is not mistaken for its parent.
@@ -84,9 +84,11 @@ class SquareSums:
         """The sum so far (P,); parameters frozen since the model was flattened get zero."""
         total = torch.zeros(self.flat.theta.shape, dtype=self.dtype, device=self.flat.device)
         where = {segment.name: segment.slice for segment in self.flat.segments}
-        for layer, names in self.owned.items():
-            for local, name in names.items():  # expanding a square may round it to just below zero
-                total[where[name]] += self.rules[layer].result(local).clamp_min(0)
+        for layer, owned in self.owned.items():
+            for local, name in owned.items():
+                squares = self.rules[layer].result(local)
+                total[where[name]].view(squares.shape).copy_(squares)
+        total.clamp_min_(0)  # an expanded square may round to just below zero
         for name, squares in self.slow.items():
             total[where[name]] += squares.reshape(-1)
         return total
@@ -147,53 +149,52 @@ class SquareSums:
         return [n for layer, local, n in pairs if n in names and self.rules[layer].sums[local].any()]
 
     def _probe(self, inputs: Tensor) -> None:
-        """Compare the rules with autograd on one or two samples; wrong ones go sample by sample.
+        """Compare the rules with autograd on a sample beside another; wrong ones go sample by sample.
 
         The cotangent is random: a sample whose own happens to vanish tells as much as any.
         """
         self.probed = True
-        self._choose_format(inputs)
-        logits, calls = self._forward(inputs)
+        logits, calls = self._first_forward(inputs)
         if not logits.isfinite().all():
             return  # nothing to compare; the cotangents refuse such logits with the sample's number
-        batched = logits[:1].detach()
         precision = max(1e-3, 16 * torch.finfo(self.flat.theta.dtype).eps)
-        with torch.no_grad():
-            alone = self.module(inputs[:1])
-        require(
-            torch.allclose(alone, batched, rtol=0.0, atol=precision * float(batched.abs().max())),
-            "in eval mode a sample's logits still change with its batch (batch statistics? randomness?): "
-            "the Fisher of one sample needs a module that treats every sample alone",
-        )
-        v = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
-        rules = {layer: type(r)(layer, set(r.names), self.dtype) for layer, r in self.rules.items()}
+        self._check_alone(inputs, logits.detach(), precision)
+        v = torch.zeros_like(logits)
+        v[0] = torch.randn(len(v[0]), generator=torch.Generator().manual_seed(0)).to(v)
         parameters = {name: self.parameters[name] for name in self.unsure - self.slow.keys()}
-        expected = {
-            n: torch.zeros_like(p, dtype=self.dtype, requires_grad=False) for n, p in parameters.items()
-        }
-        for row in torch.eye(len(v)).to(v):
-            add_row(expected, logits, parameters, v * row[:, None])
+        expected = squares_of(logits, parameters, v, self.dtype)
+        rules = {layer: type(r)(layer, set(r.names), self.dtype) for layer, r in self.rules.items()}
         self._add_ruled(rules, calls, logits, v, keep=False)
         for layer, owned in self.owned.items():
             for local in rules[layer].names:
-                reference = expected[owned[local]].reshape(-1)
-                error, top = (rules[layer].result(local) - reference).abs().max(), reference.max()
+                found, squares = rules[layer].result(local), expected[owned[local]]
+                error, top = torch.dist(found, squares.view(found.shape), p=torch.inf), squares.max()
                 if not error <= precision * top:
                     self._slow_down([owned[local]])
                 elif top > 0:
                     self.unsure.discard(owned[local])
 
-    def _choose_format(self, inputs: Tensor) -> None:
+    def _check_alone(self, inputs: Tensor, logits: Tensor, precision: float) -> None:
+        """A sample must be treated as if it were alone."""
+        same = False
+        with torch.no_grad(), suppress(ValueError):  # some norms refuse a lone sample
+            alone = self.module(inputs[:1])
+            same = torch.allclose(alone, logits[:1], rtol=0.0, atol=precision * float(logits.abs().max()))
+        require(
+            same,
+            "in eval mode a sample's logits still change with its batch (batch statistics? randomness?): "
+            "the Fisher of one sample needs a module that treats every sample alone",
+        )
+
+    def _first_forward(self, inputs: Tensor) -> tuple[Tensor, dict[nn.Module, _Call]]:
         """Channels last is up to four times faster on a CPU; a module that takes views may refuse it."""
-        convolves = any(isinstance(layer, nn.Conv2d) for layer in self.rules)
-        if not convolves or inputs.dim() != 4 or inputs.device.type != "cpu":
-            return
-        self.memory_format = torch.channels_last
-        try:
-            with torch.no_grad():
-                self._forward(inputs)
-        except RuntimeError:
-            self.memory_format = torch.contiguous_format
+        if inputs.device.type == "cpu" and any(isinstance(layer, nn.Conv2d) for layer in self.rules):
+            self.memory_format = torch.channels_last
+            try:
+                return self._forward(inputs)
+            except RuntimeError:
+                self.memory_format = torch.contiguous_format
+        return self._forward(inputs)
 
 
 @contextmanager

@@ -35,10 +35,12 @@ def diagonal(
         valid = list(range(logits.shape[1]) if classes is None else classes)
         values = log_likelihoods(module, x, valid, None if rest is None else rest[s], modes)
         for k, label in enumerate(valid):
-            weight = float(values[k].exp()) if kind == "exact" else float(label == int(targets[s]))
+            weight = float(values[k].detach().exp()) if kind == "exact" else float(label == int(targets[s]))
             if weight == 0:
                 continue
-            grads = torch.autograd.grad(values[k], list(parameters.values()), retain_graph=True, allow_unused=True)
+            grads = torch.autograd.grad(
+                values[k], list(parameters.values()), retain_graph=True, allow_unused=True
+            )
             for name, g in zip(parameters, grads, strict=True):
                 if g is not None:
                     sums[name] += weight * g.to_dense().double().square()
