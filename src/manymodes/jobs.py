@@ -41,7 +41,8 @@ def in_processes(
     """
     context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if hasattr(os, "fork"):
-        context.set_forkserver_preload(["manymodes.sweep"])  # torch is imported once
+        # Imported once for all; torch._dynamo is what the first optimiser of a process imports, slowly.
+        context.set_forkserver_preload(["manymodes.sweep", "torch._dynamo"])
     flag = context.Event()
     waiting = list(enumerate(jobs))
     running: dict[Connection, tuple[int, BaseProcess]] = {}

@@ -67,8 +67,8 @@ def load(
         strategy = strategy_class(meta["strategy"])
     known = options_of(strategy, skip=("model",))
     given = {k: v for k, v in (given | options).items() if k in known}
-    if "modes" in known:
-        given["modes"] = len(theta)  # as many as there are, whatever the file says
+    modes = given.get("modes", known["modes"].default) if "modes" in known else 1
+    require(modes == len(theta), f"{path} holds {len(theta)} modes, the learner would have {modes}")
     sizes = theta.shape[1], sum(tensor.numel() for tensor in frozen.values())
     module = copy.deepcopy(model) if model is not None else _rebuilt(meta.get("model"), path, sum(sizes))
     try:
