@@ -17,7 +17,13 @@ COMMANDS: dict[str, str] = {
     "data": "fetch or check the data of a stream",
     "tune": "search hyper-parameters on validation data",
     "runs": "the runs in a folder: status, progress, accuracy",
+    "landscape": "the loss around the final weights of finished runs, for the report",
     "report": "tables, figures and an interactive page from run directories",
+    "predict": "labels for images, an npz file or a CSV, by a finished run",
+    "evaluate": "accuracy, NLL and calibration of a finished run on a stream's tasks",
+    "learn": "one more task for a finished run, from your data; can refuse to forget",
+    "rollback": "an earlier version of a run's learner back in use",
+    "export": "a finished run as one ONNX or torch.export file",
 }
 
 

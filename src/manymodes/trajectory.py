@@ -56,3 +56,12 @@ def load_mode(path: Path, mode: int) -> tuple[Tensor, Tensor]:
     except (OSError, SafetensorError, ValueError, IndexError) as error:
         raise UserError(f"cannot read mode {mode} of {path}: {error}") from None
     return torch.as_tensor(theta), torch.as_tensor(buffers)
+
+
+def count_modes(path: Path) -> int:
+    """How many modes a file holds."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(file.get_slice("theta").get_shape()[0])
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None

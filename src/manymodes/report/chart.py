@@ -31,6 +31,9 @@ class Chart:
     palette: str = ""
     panels: bool = False
     wide: bool = False
+    each: bool = False  # its data are those of the run that is picked
+    ramp: tuple[str, str] | None = None  # what the ends of a colour scale of panels mean
+    across: int = 0  # panels in a row, where there is room
 
     def vega(self) -> dict[str, Any]:
         """The specification as JSON, with legends."""

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from manymodes import store
+from manymodes import files
 from manymodes.errors import UserError, unknown
 from manymodes.report.chart import Chart, Columns
 from manymodes.report.theme import Palette, printed
@@ -51,7 +51,7 @@ def viewer() -> str:
         "</script", "<\\/script"
     )
     with suppress(UserError):  # a home that cannot be written to costs time, nothing else
-        store.write_text(path, script)
+        files.write_text(path, script)
     return script
 
 
@@ -94,12 +94,12 @@ def write_figures(
         for form in formats:
             path = folder / f"{name}.{form}"
             if form == "svg":
-                store.write_text(path, svg)
+                files.write_text(path, svg)
             else:
                 content = (
                     vl_convert.svg_to_pdf(svg) if form == "pdf" else vl_convert.svg_to_png(svg, scale=2.0)
                 )
-                store.write_atomically(path, partial(_write, content))
+                files.write_atomically(path, partial(_write, content))
             on_file(path)
             count += 1
     return count

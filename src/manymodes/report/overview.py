@@ -33,8 +33,7 @@ def charts(experiment: Experiment, palette: Palette) -> list[Chart]:
     """The overview's charts."""
     if experiment.tasks == 1:
         return [_final(experiment, palette)]
-    found = [_progress(experiment, palette), _final(experiment, palette)]
-    return [*found, _drift(experiment, palette)] if _drift_rows(experiment) else found
+    return [_progress(experiment, palette), _final(experiment, palette)]
 
 
 def data(experiment: Experiment) -> dict[str, Columns]:
@@ -42,7 +41,6 @@ def data(experiment: Experiment) -> dict[str, Columns]:
     return {
         "final": columns(_final_rows(experiment)),
         "progress": columns(_progress_rows(experiment)),
-        "drift_over_tasks": columns(_drift_rows(experiment)),
     }
 
 
@@ -148,9 +146,10 @@ def _interval(label: str, task: int, values: Sequence[float]) -> dict[str, Any]:
     return {"label": label, "task": task, "value": mean, "low": mean - half, "high": mean + half}
 
 
-def _drift(experiment: Experiment, palette: Palette) -> Chart:
+def drift_chart(experiment: Experiment, palette: Palette) -> Chart:
+    """How far each method moves for each task."""
     title = "drift"
-    scale, marks = log_scale([row["value"] for row in _drift_rows(experiment)])
+    scale, marks = log_scale([row["value"] for row in drift_rows(experiment)])
     y = alt.Y("value:Q", title=title, axis=alt.Axis(format=".0e", values=marks), scale=scale)
     tips = [word("label", "method"), word("task", "task"), number("value", "drift"),
             number("low", "least of the seeds"), number("high", "most")]  # fmt: skip
@@ -158,13 +157,15 @@ def _drift(experiment: Experiment, palette: Palette) -> Chart:
         "drift_over_tasks",
         "How far the weights move for each task",
         "Mean squared change per parameter, summed over modes; logarithmic.",
-        72 + 30 * len(palette.names),
+        340,
         _lines(y, title, palette, tips),
         "methods",
+        wide=True,
     )
 
 
-def _drift_rows(experiment: Experiment) -> list[dict[str, Any]]:
+def drift_rows(experiment: Experiment) -> list[dict[str, Any]]:
+    """Mean over seeds, from task 2 on."""
     rows = []
     for method in experiment.methods:
         for task in range(1, experiment.tasks):

@@ -161,7 +161,9 @@
 
   function emptiness(number) {
     for (const note of all(`.experiment[data-experiment="${number}"] .empty`)) {
-      note.hidden = all(".chart", note.closest("section")).some((element) => Object.keys(columnsOf(element)).length > 0);
+      const charts = page.experiments[number].charts;
+      const mine = all(".chart", note.closest("section")).filter((element) => charts[element.dataset.chart].each);
+      note.hidden = mine.some((element) => Object.keys(columnsOf(element)).length > 0);
     }
   }
 
@@ -231,7 +233,7 @@
     form.elements.seed.addEventListener("change", () => pickRun(form));
   });
   page.experiments.forEach((_, number) => emptiness(number));
-  all(".legend").forEach(legend);
+  all(".legend[data-palette]").forEach(legend);
   all(".chart").forEach((element) => near.observe(element));
   dark.addEventListener("change", () => redraw((element) => views.has(element)));
   window.addEventListener("beforeprint", () => all(".chart").forEach((element) => { if (!views.has(element)) draw(element); }));

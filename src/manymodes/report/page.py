@@ -22,13 +22,12 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Section:
-    """Some charts under a heading; `each` says that their data are those of the run that is picked."""
+    """Some charts under a heading."""
 
     key: str
     title: str
     text: str
     charts: list[Chart]
-    each: bool = False
     empty: str = ""  # what to say where the picked run has none of the charts
 
 
@@ -90,7 +89,7 @@ def _data(parts: Sequence[Part]) -> dict[str, Any]:
                         "spec": chart.for_screen(),
                         "palette": chart.palette,
                         "panels": chart.panels,
-                        "each": section.each,
+                        "each": chart.each,
                         "height": chart.height,
                     }
                     for section in part.sections
@@ -119,7 +118,7 @@ def _part(number: int, part: Part, several: bool) -> str:
 def _section(number: int, part: Part, section: Section) -> str:
     figures = "\n".join(_figure(number, chart) for chart in section.charts)
     before = comparison(part.table, part.palettes["methods"]) if section.key == "comparison" else ""
-    if section.each:
+    if any(chart.each for chart in section.charts):
         before += _picker(number, part)
     if any(chart.palette == "methods" for chart in section.charts):
         before += f"<div class=legend data-experiment={number} data-palette=methods></div>"
@@ -127,19 +126,23 @@ def _section(number: int, part: Part, section: Section) -> str:
     if section.empty:
         before += f"<p class=empty hidden>{escape(section.empty)}</p>"
     return (
-        f"<section id=e{number}-{section.key} data-each={int(section.each)}><h3>{escape(section.title)}</h3>"
+        f"<section id=e{number}-{section.key}><h3>{escape(section.title)}</h3>"
         f"{text}{before}<div class=figures>{figures}</div></section>"
     )
 
 
 def _figure(number: int, chart: Chart) -> str:
-    kind = " panels" if chart.panels else ""
+    kind = (" panels across" if chart.across else " panels") if chart.panels else ""
     legend = (
         f"<div class=legend data-experiment={number} data-palette={chart.palette}></div>"
         if chart.palette in ("modes", "tasks")
-        else ""
+        else "<div class=legend></div>"
     )
-    style = "" if chart.panels else f' style="height:{chart.height}px"'
+    if chart.ramp is not None:
+        ends = [f"<span>{escape(end)}</span>" for end in chart.ramp]
+        legend = f"<div class='legend ramp'>{ends[0]}<i></i>{ends[1]}</div>"
+    style = f' style="--across:{chart.across}"' if chart.across else ""
+    style = style if chart.panels else f' style="height:{chart.height}px"'
     return (
         f'<figure class="{"wide" if chart.wide or chart.panels else ""}" id=e{number}-figure-{chart.name}>'
         f"<figcaption><strong>{escape(chart.title)}</strong><span>{escape(chart.about)}</span></figcaption>"

@@ -10,9 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from manymodes import store
+from manymodes import files
 from manymodes.errors import UserError
 from manymodes.metrics import summary, task_drift
 
@@ -107,7 +105,7 @@ def _run_paths(folder: Path) -> Iterator[Path]:
         raise UserError(f"{folder} is not a folder: give run directories, or a folder of them")
     level = [folder]
     for _ in range(DEPTH):
-        yield from (path for path in level if (path / "config.yaml").is_file())
+        yield from (path for path in level if (path / "config.yaml").is_file() and not _helps(path, folder))
         try:
             level = [
                 below
@@ -120,15 +118,14 @@ def _run_paths(folder: Path) -> Iterator[Path]:
             raise UserError(f"cannot read {folder}: {error.strerror or error}") from None
 
 
+def _helps(path: Path, folder: Path) -> bool:
+    """Whether it only made the weights that the other runs start from."""
+    return path != folder and path.name.startswith("pretrained-")
+
+
 def read_run(path: Path) -> Run:
     """One run directory; anything that is not what a run writes is one clear line."""
-    metrics = store.read_json(path / "metrics.json")
-    try:
-        config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path / 'config.yaml'}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path / 'config.yaml'} is not valid YAML: {' '.join(str(error).split())}") from None
+    metrics, config = files.read_json(path / "metrics.json"), files.read_yaml(path / "config.yaml")
     _check_config(path, config)
     _check_metrics(path, metrics)
     return Run(path, config, metrics, read_events(path / "events.jsonl"))
@@ -138,8 +135,8 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """One event per task, epoch and mode: the last one, where a resumed run repeated an epoch."""
     events: dict[tuple[int, int, int], dict[str, Any]] = {}
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        lines = files.read_text(path).splitlines()
+    except UserError:
         return []
     for line in lines:
         try:

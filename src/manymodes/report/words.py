@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from manymodes import store
+from manymodes import files
 from manymodes.errors import UserError
 from manymodes.report.groups import Method
 from manymodes.report.runs import Run
@@ -14,6 +14,7 @@ MODES = (
     "A method with several modes can leave a task to some of them. These charts show who took what, and how "
     "it was decided."
 )
+NO_LANDSCAPE = "This run has no landscape: run `manymodes landscape` on it."
 NO_MODES = "This run has one mode and no backtracking: there is nothing to allocate."
 
 
@@ -73,7 +74,7 @@ def facts(tables: Sequence[Table], runs: Sequence[Run]) -> dict[str, str]:
 
 def _machine(run: Run) -> dict[str, str]:
     try:
-        environment = store.read_json(run.path / "environment.json")
+        environment = files.read_json(run.path / "environment.json")
         device = (
             environment.get("cuda") or f"{environment['machine']}, {_count(environment['cores'], 'core')}"
         )
