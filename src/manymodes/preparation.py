@@ -23,8 +23,8 @@ class Preparation:
 
     Whole numbers of words (int64) are left as they are: networks look them up.
 
-    >>> Preparation((1, 1, 2), "uint8", (0.5,), (-1.0,))(torch.tensor([[[[0, 4]]]], dtype=torch.uint8)).tolist()
-    [[[[-1.0, 1.0]]]]
+    >>> Preparation((2,), "float32", scale=(0.5,), shift=(-1.0,))(torch.tensor([[0.0, 4.0]])).tolist()
+    [[-1.0, 1.0]]
     """
 
     shape: tuple[int, ...]
@@ -105,13 +105,19 @@ def about(stream: Stream, data: Data | None = None) -> dict[str, Any]:
     >>> about(digits())["input"]
     {'shape': [1, 8, 8], 'dtype': 'uint8', 'scale': [0.0625], 'shift': [0.0]}
     """
-    found = preparation_of(data or stream[0].train)
     return {
         "stream": stream.name,
         "scenario": stream.scenario,
+        "head": stream.info.get("head", "multi"),
         "class_names": list(stream.class_names),
-        "input": None if found is None else found.as_dict(),
+        "input": inputs_of(data or stream[0].train),
     }
+
+
+def inputs_of(data: Data) -> dict[str, Any] | None:
+    """A data set's preparation as plain values, if it is one."""
+    found = preparation_of(data)
+    return None if found is None else found.as_dict()
 
 
 @torch.no_grad()

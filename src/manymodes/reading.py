@@ -98,14 +98,14 @@ def readable(samples: Samples) -> tuple[Samples, list[str]]:
 def _images(root: Path, preparation: Preparation, labelled: bool) -> Samples:
     require(
         preparation.image,
-        f"{root} holds images, but this learner takes {preparation.dtype} samples of shape {preparation.shape}",
+        f"{root} holds images, but this learner takes {preparation.dtype} of shape {preparation.shape}",
     )
     if labelled:
         listing = listed(root)
         require(
             len(listing.task_order) == 1,
-            f"{root} holds {len(listing.task_order)} tasks ({', '.join(listing.task_order[:3])}...): give the "
-            "folder of one",
+            f"{root} holds {len(listing.task_order)} tasks ({', '.join(listing.task_order[:3])}...): "
+            "give the folder of one",
         )
         paths, labels = listing.paths, listing.labels
     else:
@@ -129,7 +129,7 @@ def _image(path: Path, preparation: Preparation) -> Tensor:
             return decode(path, size=height, channels=channels)
         require(
             measure(path) == (width, height),
-            f"image {path} is {'x'.join(map(str, measure(path)))} pixels, this learner's are {width}x{height}",
+            f"image {path} has {'x'.join(map(str, measure(path)))} pixels, not {width}x{height}",
         )
         return decode(path, channels=channels)
     except UnreadableImage as error:

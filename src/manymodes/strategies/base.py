@@ -19,6 +19,7 @@ from manymodes.errors import TrainingDiverged, UserError, require, unknown
 from manymodes.flat import FlatModel
 from manymodes.modes import Modes, joint
 from manymodes.outputs import Valid, log_probabilities
+from manymodes.preparation import inputs_of
 from manymodes.signature import check_names, options_of
 from manymodes.strategies.checks import check_inputs, check_options, check_task, probe
 from manymodes.strategies.given import as_task, unlabelled
@@ -175,6 +176,7 @@ class Strategy:
         )
         self._check_present(task)
         outputs, undo = check_task(self, task), self._snapshot()
+        self.about = self.about or {"input": inputs_of(task.train)}
         visible, close = (task, _nothing) if self.rehearses else task.guarded()
         self._num_outputs, self._emit = outputs, on_event or _silent
         try:
