@@ -295,7 +295,7 @@ class Strategy:
     def valid(self, classes: Iterable[int]) -> Valid:
         """These classes as valid outputs."""
         assert self._num_outputs is not None
-        return Valid(tuple(classes), self._num_outputs, self.model.device)
+        return Valid(classes, self._num_outputs, self.model.device)
 
     def _default_classes(self) -> tuple[int, ...]:
         assert self._num_outputs is not None
