@@ -105,11 +105,11 @@ def test_without_time_the_bound_still_holds(problem):
 
 def test_when_time_is_over_the_gap_is_small_but_open():
     random = np.random.default_rng(0)  # uniform noise: nothing to prune by
-    probs, drifts = torch.from_numpy(random.random((3, 60, 40))), torch.zeros(3, 60)
-    stopped, finished = backtrack(probs, drifts, 0.0, time_limit=0.0), backtrack(probs, drifts, 0.0)
+    probs, drifts = torch.from_numpy(random.random((3, 60, 40))), torch.full((3, 60), 7.0)
+    stopped, finished = backtrack(probs, drifts, 1.0, time_limit=0.0), backtrack(probs, drifts, 1.0)
     assert finished.proven
     assert not stopped.proven
-    assert 0 < stopped.value - stopped.lower_bound < 0.2 * stopped.value
+    assert 0 < stopped.value - stopped.lower_bound < 0.2 * (stopped.value - 3 * 7.0)
     assert stopped.lower_bound < finished.value <= stopped.value
 
 
@@ -251,6 +251,47 @@ def test_the_enumeration_finds_each_choice_under_the_cutoff_once(problem, quanti
                 remaining.discard(tuple(row))
             assert all(below[e] >= min(batch.open_bound, cutoff) - 1e-9 for e in remaining)
     assert sorted(found) == sorted(epochs for epochs, value in below.items() if value <= cutoff)
+
+
+@given(st.integers(1, 4), st.integers(0, 2**31), st.sampled_from([-1.0, 0.0, 1.0]))
+def test_bounds_and_enumeration_hold_for_any_tables(modes, seed, shift):
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 6, modes)
+    pair = [[random.normal(shift, 1, (a, b)) for b in sizes] for a in sizes]
+    for i, j in itertools.combinations(range(modes), 2):
+        pair[j][i] = pair[i][j].T
+    tables = pair_tables.Tables([random.normal(0, 1, size) for size in sizes], pair, np.ones(1), np.ones(1))
+    values = {e: table_value(tables, e) for e in itertools.product(*map(range, sizes))}
+    for epochs, value in values.items():
+        bounds = pair_tables.pair_bounds(tables)
+        assert all(bound[e] <= value + 1e-9 for bound, e in zip(bounds, epochs, strict=True))
+    cutoff = float(np.median(list(values.values()))) + 1e-7
+    batches = pair_tables.completions(tables, lambda: cutoff)
+    found = [tuple(row) for batch in batches for row in batch.choices.tolist()]
+    assert sorted(found) == sorted(epochs for epochs, value in values.items() if value <= cutoff)
+
+
+def test_the_enumeration_obeys_a_cutoff_that_falls(monkeypatch):
+    monkeypatch.setattr(pair_tables, "CHUNK", 5)
+    unary = [np.linspace(0, 1, 6)] * 3
+    tables = pair_tables.Tables(unary, [[np.zeros((6, 6))] * 3] * 3, np.ones(1), np.ones(1))
+    cutoff, found = [10.0], 0
+    for batch in pair_tables.completions(tables, lambda: cutoff[0]):
+        assert (batch.values <= cutoff[0]).all()
+        found += len(batch.choices)
+        if found:
+            cutoff[0] = 0.0  # only the choice of all firsts reaches this, and it came first
+    assert found == 1
+
+
+def test_the_nodes_of_a_split_cover_it_without_overlap():
+    labels = [np.array([1, 4]), np.array([0, 2, 3]), np.array([5])]
+    box = checkpoint_search._Box(labels, [], [], [])
+    bounds = [np.array([0.1, 0.2]), np.array([0.3, 0.5, 0.2]), np.array([0.9])]
+    children = checkpoint_search._split(box, bounds, 0.25)
+    assert [bound for bound, _ in children] == [0.3, 0.5, 0.25]
+    choices = [choice for _, kept in children for choice in itertools.product(*(k.tolist() for k in kept))]
+    assert sorted(choices) == sorted(itertools.product(*(kept.tolist() for kept in labels)))
 
 
 def test_the_relaxation_reaches_its_minimum():
