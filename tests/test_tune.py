@@ -12,11 +12,11 @@ import manymodes.tune as tune
 from manymodes.cli import main
 from manymodes.config import Config, options_for
 from manymodes.errors import TrainingDiverged, UserError
-from manymodes.heldout import Part, validation_stream
 from manymodes.signature import Option
 from manymodes.spaces import Space, read_space
 from manymodes.streams import digits
 from manymodes.task import Stream, Task, TensorData
+from manymodes.validation import Part, validation_stream
 from tests import toys
 
 pytest.importorskip("optuna", reason='needs Optuna: pip install "manymodes[tune]"')

@@ -19,12 +19,12 @@ from manymodes.config import Config, build_learner, build_stream, plain
 from manymodes.environment import pinned
 from manymodes.errors import TrainingDiverged, UserError, require
 from manymodes.files import read_json, reason, write_json, write_text
-from manymodes.heldout import validation_stream
 from manymodes.locks import claim
 from manymodes.run import evaluate
 from manymodes.spaces import Space
 from manymodes.sweep import SMALL
 from manymodes.train import seed_of
+from manymodes.validation import validation_stream
 
 
 @dataclass(frozen=True)
