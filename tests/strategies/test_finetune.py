@@ -47,7 +47,7 @@ def test_events_tell_of_every_pass():
     events, epochs = [], []
     learner = Finetune(network(), **TRAINING)
     learner.learn(
-        recorded_tasks(1)[0], on_event=events.append, on_epoch=lambda l: epochs.append(l.epochs_done)
+        recorded_tasks(1)[0], on_event=events.append, on_epoch=lambda same: epochs.append(same.epochs_done)
     )
     assert [(e.task, e.epoch, e.epochs, e.mode, e.modes) for e in events] == [
         (0, e, 3, 0, 1) for e in (1, 2, 3)
