@@ -50,7 +50,7 @@ class Normalise:
         scale, shift = self.scale, self.shift
         if raw.shape[1] == 1 and len(scale) > 1:  # grey pictures under colour statistics: their average
             scale, shift = scale.mean(0, keepdim=True), shift.mean(0, keepdim=True)
-        return torch.addcmul(shift, raw.to(scale.dtype), scale)
+        return raw.to(scale.dtype).mul_(scale).add_(shift)  # in place: the result is the one new tensor
 
 
 class CropFlip:
@@ -93,20 +93,23 @@ def decode(
     `upright` turns photographs the way their camera says they were taken.
     """
     image_module, orient = _pillow()
+    mode = "RGB" if channels == 3 else "L"
     try:
         with image_module.open(_opened(source)) as image:
             if size is not None:
-                image.draft("RGB" if channels == 3 else "L", (size, size))  # JPEG: decode no more than needed
-            turned = orient(image) if upright else image
-            pixels = _eight_bit(image_module, turned).convert("RGB" if channels == 3 else "L")
+                image.draft(mode, (size, size))  # JPEG: decode no more than needed
+            pixels = orient(image) if upright and _orientation(image) > 1 else image
+            pixels = _eight_bit(image_module, pixels)
+            pixels = pixels if pixels.mode == mode else pixels.convert(mode)
             if size is not None and pixels.size != (size, size):
                 pixels = pixels.resize((size, size), image_module.Resampling.BILINEAR, box=_square(pixels))
-            array_HWC = np.array(pixels, dtype=np.uint8)
+            array_HWC = np.asarray(pixels).reshape(pixels.height, pixels.width, channels)
+            array_CHW = np.array(array_HWC.transpose(2, 0, 1), order="C")
     except UserError:
         raise
     except Exception as error:  # decoders raise all sorts on broken bytes
         raise _unreadable(source, error) from None
-    return torch.from_numpy(array_HWC.reshape(*array_HWC.shape[:2], -1)).permute(2, 0, 1).contiguous()
+    return torch.from_numpy(array_CHW)
 
 
 def decode_all(sources: Sequence[bytes], *, size: int | None = None) -> Tensor:
@@ -129,7 +132,7 @@ def measure(source: Path | bytes) -> tuple[int, int]:
     try:
         with image_module.open(_opened(source)) as image:
             width, height = image.size
-            turned = image.getexif().get(0x0112, 1) >= 5  # EXIF orientations 5 to 8 lie on their side
+            turned = _orientation(image) >= 5
     except Exception as error:
         raise _unreadable(source, error) from None
     return (height, width) if turned else (width, height)
@@ -142,6 +145,11 @@ def _opened(source: Path | bytes) -> Any:
 def _unreadable(source: Path | bytes, error: Exception) -> UnreadableImage:
     name = f"{len(source)} bytes" if isinstance(source, bytes) else str(source)
     return UnreadableImage(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
+
+
+def _orientation(image: Any) -> int:
+    """How the camera was held, by EXIF: 1 is upright, 5 to 8 lie on their side."""
+    return int(image.getexif().get(0x0112, 1))
 
 
 def _square(image: Any) -> tuple[float, float, float, float]:
