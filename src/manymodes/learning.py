@@ -13,14 +13,14 @@ import torch
 from manymodes import versions
 from manymodes.errors import UserError, require
 from manymodes.growth import grow
-from manymodes.outputs import grown as largest_sets
+from manymodes.heldout import HeldOut
 from manymodes.reading import Samples, readable, samples_of
 from manymodes.strategies.base import Event, Strategy
 from manymodes.streams.image_sets import ImageOptions, image_set
 from manymodes.streams.own import natural
 from manymodes.streams.split import stratified
 from manymodes.task import Data, Task, TensorData
-from manymodes.using import as_input, names_of, open_learner, outputs_of, preparation_for
+from manymodes.using import names_of, open_learner, outputs_of, preparation_for
 
 KEEP_DATA = ("multitask",)  # what needs the data of all earlier tasks, which a file does not hold
 
@@ -80,7 +80,7 @@ def learn_next(
         samples = samples_of(data, preparation, labelled=True)
         old = None if held_out is None else samples_of(held_out, preparation, labelled=True)
         samples = readable(samples)[0] if skip_unreadable else samples
-        guard = None if old is None else _HeldOut(learner, old)
+        guard = None if old is None else HeldOut(learner, old)
         before = None if guard is None else guard.accuracy(learner)
         tasks, labels = learner.tasks_learnt, samples.labels or []
         new = [label for label in natural(set(labels)) if label not in names_of(learner)]
@@ -158,39 +158,6 @@ def _selector(samples: Samples) -> Callable[[torch.Tensor, torch.Tensor], Data]:
         return data
 
     return select
-
-
-class _HeldOut:
-    """Labelled samples of what was learnt, each judged over the outputs it competes with."""
-
-    def __init__(self, learner: Strategy, samples: Samples) -> None:
-        self.samples = samples
-        self.targets = torch.tensor(outputs_of(learner, samples.labels or [], str(samples.where)))
-
-    def accuracy(self, learner: Strategy, batch: int = 512) -> float:
-        """The share of samples that the learner gets right."""
-        right = 0
-        for start in range(0, len(self.targets), batch):
-            targets = self.targets[start : start + batch]
-            data = as_input(learner, self.samples.read(start, start + batch))
-            for valid in {self._valid(learner, int(t)) for t in targets.unique()}:
-                rows = torch.tensor([self._valid(learner, int(t)) == valid for t in targets])
-                guess = learner.predict(data, classes=valid).argmax(dim=1).cpu()
-                right += int((guess == targets)[rows].sum())
-        return right / len(self.targets)
-
-    def _valid(self, learner: Strategy, target: int) -> tuple[int, ...]:
-        """Task-IL: the outputs of the task that taught this one. Otherwise all that are learnt by now."""
-        heads = largest_sets(learner.heads) if learner.heads else []
-        if learner.about.get("scenario") != "task":
-            heads = [tuple(sorted({c for head in learner.heads for c in head}))] if heads else []
-        found = next((head for head in heads if target in head), None)
-        if found is None:
-            raise UserError(
-                f"{self.samples.where} has class {names_of(learner)[target]!r}, which this learner has not "
-                "learnt: give data of earlier tasks only"
-            )
-        return found
 
 
 def _judge(before: float, after: float, allowed: float, tasks: int) -> None:

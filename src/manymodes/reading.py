@@ -6,7 +6,7 @@ import csv
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,18 @@ def readable(samples: Samples) -> tuple[Samples, list[str]]:
         except UnreadableImage as error:
             wrong.append(str(error))
     require(len(kept) > 0, f"{samples.where}: no image can be read, such as {wrong[0] if wrong else ''}")
-    labels = None if samples.labels is None else [samples.labels[i] for i in kept]
-    return Samples(
-        samples.where, [samples.names[i] for i in kept], labels, samples.preparation,
-        None, [samples.paths[i] for i in kept],
-    ), wrong  # fmt: skip
+    return subset(samples, kept), wrong
+
+
+def subset(samples: Samples, rows: Sequence[int]) -> Samples:
+    """Some of the samples, in this order."""
+    return replace(
+        samples,
+        names=[samples.names[i] for i in rows],
+        labels=None if samples.labels is None else [samples.labels[i] for i in rows],
+        held=None if samples.held is None else samples.held[torch.tensor(list(rows), dtype=torch.long)],
+        paths=None if samples.paths is None else [samples.paths[i] for i in rows],
+    )
 
 
 # ---- images -----------------------------------------------------------------------------------------
