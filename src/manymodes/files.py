@@ -20,8 +20,8 @@ YAML_BYTES = 2**20  # nor a larger YAML file
 HEADER_BYTES = 100_000_000  # what safetensors allows
 
 WAYS_OUT = {
-    errno.ENOSPC: "no space is left on the disk: free some, then give the same command again",
-    errno.EDQUOT: "the disk quota is used up: free some space, then give the same command again",
+    errno.ENOSPC: "no space is left on the disk: free some and try again",
+    errno.EDQUOT: "the disk quota is used up: free some space and try again",
     errno.EFBIG: "the file is larger than this process may write (ulimit -f): raise the limit",
     errno.EROFS: "the disk is read-only: choose another place",
     errno.EACCES: "permission denied: choose a place you may write to",

@@ -80,8 +80,11 @@ class RunDir(RunFiles):
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = locks.claim(lock, PATIENCE)
+            os.truncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError:
-            raise UserError(f"{self.path} is in use by another process (its lock is held)") from None
+            holder = files.read_text(lock) or "unknown"
+            raise UserError(f"{self.path} is in use by another process ({holder}): wait, or end it") from None
         except OSError as error:
             raise UserError(f"cannot write into {self.path}: {files.reason(error)}") from None
         try:
@@ -237,8 +240,8 @@ class RunDir(RunFiles):
         """What a file that cannot be read or written means for the run."""
         where = f" ({error.filename})" if error.filename else ""
         return UserError(
-            f"the run in {self.path} stopped: {files.reason(error)}{where}; once that is put right, the same "
-            "command goes on from its last checkpoint"
+            f"the run in {self.path} stopped: {files.reason(error)}{where}; the same command goes on "
+            "from its last checkpoint"
         )
 
     def close(self) -> None:
