@@ -37,7 +37,7 @@ class Ensemble(Separated):
         *,
         modes: int = 2,
         init: str = "distance",
-        separation: float = 10.0,
+        separation: float = 1.0,
         **training: Unpack[Training],
     ) -> None:
         super().__init__(model, modes=modes, separation=separation, **training)

@@ -40,7 +40,7 @@ class EWC(Strategy):
         self,
         model: nn.Module,
         *,
-        strength: float = 100.0,
+        strength: float = 1000.0,
         fisher_kind: str = "empirical",
         fisher_samples: int = 0,
         anchor: str = "previous",
