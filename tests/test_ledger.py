@@ -41,11 +41,14 @@ def test_multiples_while_learning_the_second_task(name):
         ("lwf", {"teachers": 1}),
         ("lwf-ewc", {"importances": 1, "anchors": 1, "teachers": 1}),
         ("agem", {"reference_gradient": 1}),
-        ("mota", {"importances": 1, "anchors": 1}),
+        ("mota", {"importances": 1, "anchors": 1, "teachers": 1}),
+        ("mota:drift=fisher", {"importances": 1, "anchors": 1}),
+        ("mota:drift=function", {"teachers": 1}),
     ],
 )
 def test_copies_of_old_parameters_are_listed_apart(name, kinds):
-    learner, found = midway(name)
+    name, *given = name.split(":")
+    learner, found = midway(name, **dict(option.split("=") for option in given))
     parameters = learner.modes.theta.numel()
     for storage in found:
         vectors = {k: v for k, v in storage.items() if k not in ("buffers", "replay_samples", "replay_bytes")}
