@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -58,12 +59,13 @@ def pinned(threads: int, deterministic: bool = False) -> Iterator[None]:
         torch.backends.cudnn.benchmark = False
     try:
         yield
-    except RuntimeError as error:
-        if deterministic and "deterministic" in str(error):
-            raise UserError(
-                f"--deterministic: {str(error).split('.')[0]}: use another layer or device, or leave it out"
-            ) from None
-        raise
+    except (RuntimeError, UserError) as error:
+        found = re.search(r"(\S+) does not have a deterministic implementation", str(error))
+        if found is None:
+            raise
+        raise UserError(
+            f"--deterministic: {found[0]} in PyTorch: use another layer or device, or leave it out"
+        ) from None
     finally:
         torch.set_num_threads(before[0])
         torch.use_deterministic_algorithms(before[1])
