@@ -440,7 +440,7 @@ def _training_flags(module: nn.Module) -> list[bool]:
 
 
 class Counting(nn.Module):
-    """Writes to its buffers even in eval mode, in place and by assignment."""
+    """Writes to its buffers even in eval mode, in place and by assignment, and draws numbers."""
 
     count: Tensor
 
@@ -452,7 +452,7 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.count += 1
-        self.last = torch.ones(2)
+        self.last = torch.rand(2)
         return self.layer(x)
 
 
@@ -552,6 +552,20 @@ def test_a_rule_that_could_not_be_checked_is_not_trusted() -> None:
         atol=1e-14,
     )
     assert _without_rule(flat, x) == {"table.weight"}
+
+
+def test_a_layer_may_lose_its_rule_in_the_middle() -> None:
+    """Already summed by the rule: kept. Already summed sample by sample (the weight): kept too."""
+
+    class Changing(Functional):
+        def forward(self, x: Tensor) -> Tensor:
+            again = 0.0 if len(x) == 3 else 0 * self.layer(x)
+            return super().forward(x) + self.head(again + torch.zeros(len(x), 5, dtype=x.dtype))
+
+    flat = FlatModel(_seeded(Changing))
+    x = torch.randn(7, 5, dtype=torch.float64)
+    found = fisher.diagonal(flat, x, _targets(x), batch_size=3)
+    torch.testing.assert_close(found, _slow(flat, x, _targets(x)), rtol=1e-8, atol=1e-14)
 
 
 def test_layers_that_are_never_called_get_zero() -> None:

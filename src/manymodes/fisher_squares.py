@@ -134,7 +134,7 @@ class SquareSums:
 
     def _slow_down(self, names: Iterable[str]) -> None:
         """From now on these go sample by sample; what an unchecked rule has summed is forgotten."""
-        for name in names:
+        for name in set(names) - self.slow.keys():
             self.slow[name] = torch.zeros_like(self.parameters[name], dtype=self.dtype, requires_grad=False)
         for layer, owned in self.owned.items():
             rule = self.rules[layer]
