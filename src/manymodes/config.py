@@ -81,6 +81,21 @@ def _word(value: Any) -> str:
     return str(list(value)) if isinstance(value, tuple | list) else str(value)
 
 
+def canonical(part: str, name: str) -> str:
+    """A registered name as the registry has it (dashes and underscores are alike); any other as it is.
+
+    >>> canonical("strategy", "LwF_EWC"), canonical("model", "my.module:make")
+    ('lwf-ewc', 'my.module:make')
+    """
+    from manymodes.models.registry import REGISTRY as MODELS
+    from manymodes.strategies.registry import REGISTRY as STRATEGIES
+    from manymodes.streams.registry import STREAMS
+
+    known = {"strategy": [*STRATEGIES], "stream": [*STREAMS], "model": [*MODELS, "auto"]}[part]
+    wanted = name.replace("_", "-").lower()
+    return next((key for key in known if key.replace("_", "-") == wanted), name)
+
+
 def options_for(part: str, name: str) -> dict[str, Option]:
     """The options of a strategy, stream or model by its name."""
     if part == "strategy":

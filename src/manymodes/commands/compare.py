@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+from manymodes.commands.complaints import Flag
 from manymodes.commands.options import Request, parse, split, with_config_file
 from manymodes.commands.run import execute_and_show
-from manymodes.config import Config, build_model, build_stream, fitted, options_for
+from manymodes.config import Config, build_model, build_stream, canonical, fitted, options_for
 from manymodes.errors import UserError
 from manymodes.strategies.registry import REGISTRY
 
@@ -34,6 +35,8 @@ def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
     """
     pairs = split(with_config_file(argv))
     wanted = [value for name, value in pairs if name == "strategies"]
+    if wanted and isinstance(wanted[-1], Flag):
+        raise UserError("--strategies needs a value, e.g. finetune,ewc,mota:modes=4")
     rows = _rows(wanted[-1] if wanted else "all")
     equal = any(name in FLAGS and value == "true" for name, value in pairs)
     pairs = [(n, v) for n, v in pairs if n not in ("strategies", *FLAGS)]
@@ -44,11 +47,13 @@ def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
         mine = [("strategy", name)]
         for option, value in pairs:
             owner, dot, rest = option.partition(".")
+            owner = canonical("strategy", owner)
             if dot and owner in names:
                 mine += [(f"strategy.{rest}", value)] if owner == name else []
             elif option in options[name] or not any(option in other for other in options.values()):
                 mine.append((option, value))
-        words = [f"--{n}={v}" for n, v in [*mine, *((f"strategy.{n}", v) for n, v in own)]]
+        everything = [*mine, *((f"strategy.{n}", v) for n, v in own)]
+        words = [f"--{n}" if isinstance(v, Flag) else f"--{n}={v}" for n, v in everything]
         config, request = parse(words, "compare")
         configs.append(config)
     assert request is not None
@@ -67,7 +72,7 @@ def _rows(text: str) -> list[tuple[str, list[tuple[str, str]]]]:
         pieces = item.split(":")
         named = [p for p in pieces if "=" not in p]
         own = [p.partition("=") for p in pieces if "=" in p]
-        rows.append((":".join(named), [(k.replace("-", "_"), v) for k, _, v in own]))
+        rows.append((canonical("strategy", ":".join(named)), [(k.replace("-", "_"), v) for k, _, v in own]))
     if not rows:
         raise UserError(f"--strategies needs at least one of {', '.join(REGISTRY)} (or all)")
     return rows

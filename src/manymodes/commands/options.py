@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
-from manymodes.config import Config, options_for
+from manymodes.commands.complaints import Flag
+from manymodes.commands.complaints import Parser as Parser
+from manymodes.commands.request import FLAGS, NAMES, add_arguments, request_of
+from manymodes.commands.request import Request as Request
+from manymodes.config import Config, canonical, options_for
 from manymodes.errors import UserError, unknown
 from manymodes.files import read_yaml
-from manymodes.logs import parse_loggers
 from manymodes.reproduce import recipe_file
 from manymodes.signature import Option
-from manymodes.trajectory import WHEN
 
 PARTS = ("strategy", "stream", "model")
 PROFILES = ("default", "paper")
-
-
-class Parser(ArgumentParser):
-    """A parser whose complaints are one UserError."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise instead of printing usage and leaving."""
-        text = " ".join(str(message).split())
-        raise UserError(text.replace("Parser key ", "option ").replace("<class ", "").replace(">.", "."))
-
-
-@dataclass(frozen=True)
-class Request:
-    """What `run` and `compare` share beside the configuration."""
-
-    out: Path
-    seeds: list[int]
-    jobs: int
-    checkpoint_every: float | None
-    record_trajectory: str
-    log: tuple[str, ...]
-    resume: Path | None
-    print_config: bool
 
 
 def with_config_file(words: Sequence[str]) -> list[str]:
@@ -102,7 +80,7 @@ def split(words: Sequence[str]) -> list[tuple[str, str]]:
             raise UserError(f"unexpected word {word!r}: options start with --, e.g. --strategy mota")
         name, equals, value = word[2:].partition("=")
         if not equals:
-            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else Flag("true")
         pairs.append((name.replace("-", "_"), value))
     return pairs
 
@@ -111,21 +89,17 @@ def parse(words: Sequence[str], command: str = "run") -> tuple[Config, Request]:
     """The configuration and request of one strategy (seeds apart)."""
     pairs = split(with_config_file(words))
     default = {"strategy": "mota", "stream": "digits", "model": "auto"}
-    names = {part: _last(pairs, (part, f"{part}.name")) or default[part] for part in PARTS}
+    given = {part: _last(pairs, (part, f"{part}.name")) or default[part] for part in PARTS}
+    names = {part: canonical(part, name) for part, name in given.items()}
     profile = _last(pairs, ("profile",)) or "default"
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
     tables = {part: options_for(part, name) for part, name in names.items()}
     parser = _parser(command, names, tables, profile)
-    values = parser.parse_args([f"--{full_name(name, tables)}={value}" for name, value in pairs])
+    values = parser.parse_args([_word(full_name(name, tables), value, tables) for name, value in pairs])
     parts = {part: {"name": names[part], **_values(values, part, tables[part])} for part in PARTS}
-    seeds = _seeds(values.seeds if values.seed is None else str(values.seed))
-    request = Request(
-        Path(values.out), seeds, values.jobs, values.checkpoint_every,
-        _trajectory(values.record_trajectory), parse_loggers(values.log),
-        None if values.resume is None else Path(values.resume), values.print_config,
-    )  # fmt: skip
-    fixed = {"seed": seeds[0], "threads": values.threads, "deterministic": values.deterministic}
+    request = request_of(values, _last_name(pairs, ("seed", "seeds")) == "seed")
+    fixed = {"seed": request.seeds[0], "threads": values.threads, "deterministic": values.deterministic}
     return Config(parts["strategy"], parts["stream"], parts["model"], **fixed), request
 
 
@@ -134,25 +108,14 @@ def _parser(
 ) -> Parser:
     about = f"Options of strategy {names['strategy']}, stream {names['stream']}, model {names['model']}."
     parser = Parser(prog=f"manymodes {command}", description=about, exit_on_error=False)
-    parser.add_argument("--out", type=str, default="runs", help="Folder for the run directories.")
-    parser.add_argument("--seeds", type=str, default="0", help="Seeds, e.g. 0,1,2 or 0..4.")
-    parser.add_argument("--seed", type=int | None, default=None, help="One seed.")
-    parser.add_argument("--jobs", type=int, default=1, help="How many runs at the same time.")
-    parser.add_argument("--threads", type=int, default=0, help="Threads per run (0: chosen by model size).")
-    parser.add_argument("--deterministic", type=bool, default=False, help="The same bits on this machine.")
-    parser.add_argument("--checkpoint_every", type=float | None, default=None,
-                        help="Seconds between checkpoints (default: 1.5 % of the time).")  # fmt: skip
-    parser.add_argument("--record_trajectory", type=str, default="auto",
-                        help="Keep weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
-    parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
-    parser.add_argument("--resume", type=str | None, default=None, help="Go on with this run directory.")
-    parser.add_argument("--profile", type=str, default="default", help="default, or paper (Appendix A.1).")
-    parser.add_argument("--print_config", type=bool, default=False, help="Print the configuration and stop.")
+    paper = _paper(names["strategy"]) if profile == "paper" else {}
+    add_arguments(parser, str(paper.get("seed", 0)))
     for part, options in tables.items():
         parser.add_argument(f"--{part}.name", type=str, default=names[part], help=f"Which {part}.")
-        paper = _paper(names["strategy"]) if part == "strategy" and profile == "paper" else {}
         for option in options.values():
-            default = paper.get(option.name, None if option.required else option.default)
+            default = None if option.required else option.default
+            if part == "strategy":
+                default = paper.get(option.name, default)
             if (part, option.name) == ("stream", "seed"):
                 default = None  # the run's seed
             parser.add_argument(
@@ -164,10 +127,15 @@ def _parser(
     return parser
 
 
-def _trajectory(when: str) -> str:
-    if when not in WHEN:
-        raise unknown("record_trajectory", when, WHEN)
-    return when
+def _word(name: str, value: str, tables: dict[str, dict[str, Option]]) -> str:
+    """The word that argparse gets; an option that needs a value has one."""
+    if name in ("help", "h"):
+        return "--help"
+    part, _, option = name.partition(".")
+    alone = name in FLAGS or (option in tables.get(part, {}) and tables[part][option].type is bool)
+    if isinstance(value, Flag) and not alone:
+        raise UserError(f"--{option or part} needs a value")
+    return f"--{name}={value}"
 
 
 def _type(option: Option, default: Any) -> Any:
@@ -185,21 +153,7 @@ def full_name(name: str, tables: dict[str, dict[str, Option]]) -> str:
     if name in PARTS:
         return f"{name}.name"
     owners = [part for part in PARTS if name in tables[part]]
-    known = (
-        "out",
-        "seeds",
-        "seed",
-        "jobs",
-        "threads",
-        "deterministic",
-        "checkpoint_every",
-        "record_trajectory",
-        "log",
-        "resume",
-        "profile",
-        "print_config",
-    )
-    if name in known or name in ("help", "h"):
+    if name in NAMES or name in ("help", "h"):
         return name
     if len(owners) == 1:
         return f"{owners[0]}.{name}"
@@ -208,28 +162,20 @@ def full_name(name: str, tables: dict[str, dict[str, Option]]) -> str:
     part, dot, rest = name.partition(".")
     if dot and part in PARTS and (rest == "name" or rest in tables[part]):
         return name
-    everything = [*known, *PARTS, *(f"{p}.{o}" for p in PARTS for o in tables[p])]
     if dot and part in PARTS:
         raise unknown(f"option of {part}", rest, tables[part])
-    raise unknown("option", f"--{name}", [f"--{o}" for o in everything])
+    every = [option for part in PARTS for option in tables[part]]
+    short = [o if every.count(o) == 1 else f"{p}.{o}" for p in PARTS for o in tables[p]]
+    raise unknown("option", f"--{name}", {f"--{o}" for o in (*NAMES, *PARTS, *short)})
 
 
 def _values(values: Namespace, part: str, options: dict[str, Option]) -> dict[str, Any]:
     return {name: values[f"{part}.{name}"] for name in options}
 
 
+def _last_name(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> str | None:
+    return next((name for name, _ in reversed(pairs) if name in names), None)
+
+
 def _last(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> str | None:
     return next((value for name, value in reversed(pairs) if name in names), None)
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        found: list[int] = []
-        for piece in text.strip("[]").replace(" ", "").split(","):
-            first, dots, last = piece.partition("..")
-            found += range(int(first), int(last) + 1) if dots else [int(first)]
-    except ValueError:
-        raise UserError(f"seeds must be whole numbers like 0,1,2 or 0..4, not {text!r}") from None
-    if not found or min(found) < 0:
-        raise UserError(f"seeds must be whole numbers from 0, not {text!r}")
-    return list(dict.fromkeys(found))

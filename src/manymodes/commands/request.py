@@ -1,0 +1,89 @@
+"""What `run` and `compare` are asked beside the configuration: seeds, where to, how many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from manymodes.commands.complaints import Parser
+from manymodes.errors import UserError, unknown
+from manymodes.logs import parse_loggers
+from manymodes.trajectory import WHEN
+
+NAMES = ("out", "seeds", "seed", "jobs", "threads", "deterministic", "checkpoint_every", "record_trajectory",
+         "log", "resume", "profile", "print_config")  # fmt: skip
+FLAGS = ("print_config", "deterministic", "record_trajectory")  # may stand alone: that means true
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `run` and `compare` share beside the configuration."""
+
+    out: Path
+    seeds: list[int]
+    jobs: int
+    checkpoint_every: float | None
+    record_trajectory: str
+    log: tuple[str, ...]
+    resume: Path | None
+    print_config: bool
+
+
+def add_arguments(parser: Parser, seeds: str) -> None:
+    """The options, in the order in which --help shows them."""
+    parser.add_argument("--out", type=str, default="runs", help="Folder for the run directories.")
+    parser.add_argument("--seeds", type=str, default=seeds, help="Seeds, e.g. 0,1,2 or 0..4.")
+    parser.add_argument("--seed", type=int | None, default=None, help="One seed.")
+    parser.add_argument("--jobs", type=int, default=1, help="How many runs at the same time.")
+    parser.add_argument("--threads", type=int, default=0, help="Threads per run (0: chosen by model size).")
+    parser.add_argument("--deterministic", type=bool, default=False, help="The same bits on this machine.")
+    parser.add_argument("--checkpoint_every", type=float | None, default=None,
+                        help="Seconds between checkpoints (default: 1.5 % of the time).")  # fmt: skip
+    parser.add_argument("--record_trajectory", type=str, default="auto",
+                        help="Keep weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
+    parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
+    parser.add_argument("--resume", type=str | None, default=None, help="Go on with this run directory.")
+    parser.add_argument("--profile", type=str, default="default", help="default, or paper (Appendix A.1).")
+    parser.add_argument("--print_config", type=bool, default=False, help="Print the configuration and stop.")
+
+
+def request_of(values: Namespace, one_seed: bool) -> Request:
+    """The request; `one_seed` says that --seed was given last, not --seeds."""
+    if values.threads < 0:
+        raise UserError(f"threads must be a whole number from 1 (0: by model size), not {values.threads}")
+    if values.checkpoint_every is not None and not values.checkpoint_every >= 0:
+        raise UserError(f"checkpoint_every must be a number of seconds from 0, not {values.checkpoint_every}")
+    if values.record_trajectory not in WHEN:
+        raise unknown("record_trajectory", values.record_trajectory, WHEN)
+    return Request(
+        Path(values.out),
+        parse_seeds(str(values.seed) if one_seed and values.seed is not None else values.seeds),
+        values.jobs,
+        values.checkpoint_every,
+        values.record_trajectory,
+        parse_loggers(values.log),
+        None if values.resume is None else Path(values.resume),
+        values.print_config,
+    )
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds in the order given, each once.
+
+    >>> parse_seeds("0,2,5..7")
+    [0, 2, 5, 6, 7]
+    """
+    found: list[int] = []
+    try:
+        for piece in text.strip("[]").replace(" ", "").split(","):
+            first, dots, last = piece.partition("..")
+            found += range(int(first), int(last) + 1) if dots else [int(first)]
+    except ValueError:
+        raise UserError(f"seeds must be whole numbers like 0,1,2 or 0..4, not {text!r}") from None
+    if not found:
+        raise UserError(f"seeds {text!r} are none: a range goes up, e.g. 0..4")
+    if min(found) < 0:
+        raise UserError(f"seeds must be whole numbers from 0, not {text!r}")
+    return list(dict.fromkeys(found))
