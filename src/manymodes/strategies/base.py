@@ -370,6 +370,28 @@ class Strategy:
 
         save(self, path)
 
+    def save_pretrained(self, folder: str | Path, **options: Any) -> list[Path]:
+        """A folder as the Hugging Face hub has models; see `manymodes.contrib.hub.save_pretrained`."""
+        from manymodes.contrib.hub import save_pretrained
+
+        return save_pretrained(self, folder, **options)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **options: Any) -> Self:
+        """The learner of such a folder or of OWNER/NAME on the hub; see `manymodes.contrib.hub`."""
+        from manymodes.contrib.hub import from_pretrained
+
+        learner = from_pretrained(name, **options)
+        require(isinstance(learner, cls), f"{name} holds a {type(learner).__name__}, not a {cls.__name__}")
+        assert isinstance(learner, cls)
+        return learner
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Put the learner on the hub as OWNER/NAME; see `manymodes.contrib.hub.push_to_hub`."""
+        from manymodes.contrib.hub import push_to_hub
+
+        return push_to_hub(self, name, **options)
+
     # ---- small helpers ------------------------------------------------------------------------------
 
     @property
