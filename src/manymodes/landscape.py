@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -22,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from manymodes import files
 from manymodes.config import PARTS, Config, build_learner, build_stream
+from manymodes.environment import pinned
 from manymodes.errors import UserError, require, unknown
 from manymodes.outputs import Valid
 from manymodes.plane import axes, plane
@@ -30,6 +32,8 @@ from manymodes.strategies.base import Strategy
 from manymodes.train import in_order, on_device, seed_of
 from manymodes.trajectory import count_modes, load_mode, recorded
 
+SMALL = 300_000  # networks up to this many parameters are faster on one thread
+SAVE_EVERY = 3.0  # seconds of work that an interruption loses at most
 BATCHNORMS = ("keep", "reestimate")
 OURS = ("huggingface:", "hf:", "timm:", "torchvision:")  # names with a colon that are no import paths
 
@@ -46,7 +50,7 @@ class Settings:
     points: int = 25
     samples: int = 500
     batchnorm: str = "keep"
-    radius: float = 0.1
+    radius: float = 0.2
     draws: int = 8
     trusted: bool = False
 
@@ -172,7 +176,8 @@ def landscape(
             state = state or _begin(evaluator, mode, path, buffers, key)
             files.write_json(place, state)
             before = mode * settings.points
-            _finish(evaluator, state, path, buffers, place, partial(_count, on_row, before, total))
+            with pinned(1 if path.shape[1] <= SMALL else torch.get_num_threads(), False):
+                _finish(evaluator, state, path, buffers, place, partial(_count, on_row, before, total))
         on_row((mode + 1) * settings.points, total)
         written.append(place)
     return written
@@ -207,12 +212,14 @@ def _finish(
     place: Path,
     on_row: Callable[[int], None],
 ) -> None:
-    found = plane(path)
+    found, written = plane(path), time.monotonic()
     for row in range(len(state["loss"]), len(state["y"])):
         b = state["y"][row]
         points = [path[-1] + a * found.directions[0] + b * found.directions[1] for a in state["x"]]
         state["loss"].append([[_short(v) for v in evaluator.losses(p, buffers)] for p in points])
-        files.write_json(place, state)
+        if row + 1 == len(state["y"]) or time.monotonic() - written > SAVE_EVERY:
+            files.write_json(place, state)
+            written = time.monotonic()
         on_row(row + 1)
 
 

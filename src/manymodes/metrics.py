@@ -169,10 +169,10 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, 
     count = len(values)
     if count < 2:
         return (float(values[0]), 0.0) if values else (math.nan, 0.0)
-    from scipy.stats import t
+    from scipy.special import stdtrit  # a tenth of the time that importing scipy.stats takes
 
     error = float(np.std(values, ddof=1)) / math.sqrt(count)
-    return float(np.mean(values)), float(t.ppf((1 + level) / 2, count - 1)) * error
+    return float(np.mean(values)), float(stdtrit(count - 1, (1 + level) / 2)) * error
 
 
 def summary(accuracy: ArrayLike) -> dict[str, Any]:

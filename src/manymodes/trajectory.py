@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-
-from manymodes import store
 from manymodes.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FOLDER = "trajectory"
 WHEN = ("auto", "true", "false")
@@ -37,6 +36,8 @@ class Trajectory:
         size = (theta_NP.numel() + buffers_NB.numel()) * 4 * (self.tasks + 1)
         if self.when == "false" or (self.when == "auto" and size > AUTO_BYTES):
             return
+        from manymodes import store
+
         path = self.folder / f"task-{task:04d}.safetensors"
         if not path.exists():
             store.save_state(path, {"theta": theta_NP.float(), "buffers": buffers_NB.float()}, {"task": task})
@@ -50,6 +51,9 @@ def recorded(run: Path) -> list[Path]:
 
 def load_mode(path: Path, mode: int) -> tuple[Tensor, Tensor]:
     """One mode's vector (P,) and buffers (B,) of one file; the other modes are not read."""
+    import torch
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             theta, buffers = (file.get_slice(name)[mode] for name in ("theta", "buffers"))
@@ -60,6 +64,8 @@ def load_mode(path: Path, mode: int) -> tuple[Tensor, Tensor]:
 
 def count_modes(path: Path) -> int:
     """How many modes a file holds."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             return int(file.get_slice("theta").get_shape()[0])

@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         "--batchnorm", type=str, default="keep",
         help="keep: the final mode's running statistics; reestimate: those of the evaluated samples.",
     )  # fmt: skip
-    parser.add_argument("--radius", type=float, default=0.1, help="Length of the steps that sharpness takes.")
+    parser.add_argument("--radius", type=float, default=0.2, help="Length of the steps that sharpness takes.")
     parser.add_argument("--trust", type=bool, default=False, help="Let runs import the code that they name.")
     parser.add_argument("--seeds", type=str, default="first", help="first (of each method), or all.")
     values = parser.parse_args(list(argv))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from manymodes.report.page import Part, Section
     from manymodes.report.theme import Palette
 
-MOST_BYTES = 3_400_000  # of data about single runs; the viewer takes another 0.9 MB
+MOST_VALUES = 600_000  # about single runs, some 6 bytes each; the viewer takes another 0.9 MB
 HEAVY = ("landscape", "surface", "checkpoints", "loss")  # in the order in which they are given up
 LIMIT = 60  # runs whose own charts go into the page; the tables and overviews hold them all
 
@@ -42,8 +41,10 @@ def write_report(
 
     export.check_packages()
     from manymodes.report import page
+    from manymodes.report.chart import unchecked
 
-    parts = [_part(content) for content in groups]
+    with unchecked():
+        parts = [_part(content) for content in groups]
     notes = [*found.notes, *_lighter(parts)]
     text = page.render(parts, notes, export.viewer(), title or _title(groups))
     files.write_text(out / "report.html", text)
@@ -133,8 +134,8 @@ def _lighter(parts: list[Part]) -> list[str]:
     """Drop the largest data of all seeds but the first of each method until the page stays small."""
     notes = []
     for name in HEAVY:
-        sizes = [len(json.dumps(data)) for part in parts for _, _, data in part.runs]
-        if sum(sizes) <= MOST_BYTES:
+        tables = [table for part in parts for _, _, data in part.runs for table in data.values()]
+        if sum(len(values) for table in tables for values in table.values()) <= MOST_VALUES:
             break
         for part in parts:
             seen: set[str] = set()

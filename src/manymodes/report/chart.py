@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,13 @@ def _without_legends(node: Any) -> Any:
         if isinstance(encoding, dict) and encoding.get("type") in ("nominal", "ordinal"):
             found[channel] = encoding | {"legend": None}
     return found
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Without Altair's check of every piece against the schema, which takes seconds; the tests do it."""
+    with alt.utils.schemapi.debug_mode(False):
+        yield
 
 
 def columns(rows: Iterable[dict[str, Any]]) -> Columns:

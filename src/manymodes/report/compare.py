@@ -56,9 +56,9 @@ def paired_p(differences: Sequence[float]) -> float | None:
     variance = sum((d - mean) ** 2 for d in differences) / (count - 1)
     if variance <= 1e-18:
         return 1.0 if abs(mean) < 1e-12 else 0.0
-    from scipy.stats import t
+    from scipy.special import stdtr
 
-    return float(2 * t.sf(abs(mean) / math.sqrt(variance / count), count - 1))
+    return float(2 * stdtr(count - 1, -abs(mean) / math.sqrt(variance / count)))
 
 
 def holm(p: dict[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import altair as alt
 
 from manymodes import files
 from manymodes.errors import UserError
-from manymodes.report.chart import ROWS, Chart, Columns, columns, named, number, shaped, word
+from manymodes.report.chart import PICKED, ROWS, Chart, Columns, named, number, shaped, word
 from manymodes.report.groups import Experiment
 from manymodes.report.overview import SHOWN
 from manymodes.report.runs import Run
@@ -101,7 +101,7 @@ def sharpness_chart(palette: Palette) -> Chart:
         "How much the loss of a task rises under a random step of fixed relative length. Thin marks: modes "
         "and tasks; large marks: their mean. Smaller is flatter.",
         72 + 30 * len(palette.names),
-        spec,
+        spec.add_params(PICKED),
         "methods",
         wide=True,
     )
@@ -120,7 +120,7 @@ def surface_chart(experiment: Experiment, shared: Scale) -> Chart:
     cells = (
         alt.Chart(ROWS)
         .transform_filter("datum.kind == 0")
-        .transform_calculate(x2="datum.x + datum.w", y2="datum.y + datum.w")
+        .transform_calculate(x2="datum.x + 1.06 * datum.w", y2="datum.y + 1.06 * datum.w")
         .mark_rect()
         .encode(
             x=alt.X("x:Q", title=None, axis=axis, scale=alt.Scale(nice=False, zero=False)),
@@ -150,7 +150,7 @@ def surface_chart(experiment: Experiment, shared: Scale) -> Chart:
         220,
         spec,
         panels=True,
-        ramp=(f"0: loss {shared.low:.2g}", f"1: loss {shared.high:.2g} and more"),
+        ramp=(f"0: loss {shared.low:.2f}", f"1: loss {shared.high:.2g} and more"),
         across=experiment.tasks if experiment.tasks <= 6 else 0,
     )
 
@@ -166,31 +166,23 @@ def sharpness(found: list[Landscape], label: str) -> list[dict[str, Any]]:
 
 def rows(found: list[Landscape], shared: Scale) -> Columns:
     """Cells (kind 0) and path (kind 1, 2, ...); `w` is a cell's width, and 1 at the end of the path."""
-    several = found and found[0].run.modes > 1
-    made: list[dict[str, Any]] = []
+    several = bool(found) and found[0].run.modes > 1
+    made: Columns = {name: [] for name in ("panel", "kind", "x", "y", "w", "loss", "value")} if found else {}
     for scape in found:
         width = scape.x[1] - scape.x[0]
+        xs, ys = ([_brief(v - width / 2) for v in axis] for axis in (scape.x, scape.y))
+        cells, last = len(xs) * len(ys), len(scape.path)
         for task in range(scape.run.tasks):
-            panel = (f"Mode {scape.mode + 1}, task" if several else "Task") + f" {task + 1}"
-            made += [
-                {
-                    "panel": panel,
-                    "kind": 0,
-                    "x": _brief(x - width / 2),
-                    "y": _brief(y - width / 2),
-                    "w": _brief(width),
-                    "loss": float(f"{scape.loss[j][i][task]:.3g}"),
-                    "value": shared.level(scape.loss[j][i][task]),
-                }
-                for j, y in enumerate(scape.y)
-                for i, x in enumerate(scape.x)
-            ]
-            last = len(scape.path) - 1
-            made += [
-                {"panel": panel, "kind": n + 1, "x": x, "y": y, "w": int(n == last), "loss": 0, "value": 0}
-                for n, (x, y) in enumerate(scape.path)
-            ]
-    return columns(made)
+            name = (f"Mode {scape.mode + 1}, task" if several else "Task") + f" {task + 1}"
+            losses = [cell[task] for row in scape.loss for cell in row]
+            made["panel"] += [name] * (cells + last)
+            made["kind"] += [0] * cells + list(range(1, last + 1))
+            made["x"] += xs * len(ys) + [_brief(x) for x, _ in scape.path]
+            made["y"] += [y for y in ys for _ in xs] + [_brief(y) for _, y in scape.path]
+            made["w"] += [_brief(width)] * cells + [int(n == last) for n in range(1, last + 1)]
+            made["loss"] += [float(f"{loss:.3g}") for loss in losses] + [0] * last
+            made["value"] += [shared.level(loss) for loss in losses] + [0] * last
+    return made
 
 
 def _brief(value: float) -> float:

@@ -25,7 +25,7 @@ from manymodes.report.runs import Run
 from manymodes.report.theme import Palette
 
 WRITTEN = 12  # up to this many tasks a cell has room for its number
-DECADES = 4.0  # the heat map of layers shows drifts down to this many powers of ten below the largest
+DECADES = 4  # the heat map of layers shows drifts down to so many powers of ten below the largest
 POINTS = 400  # of the loss curve of a run
 
 
@@ -134,7 +134,11 @@ def forgetting_rows(accuracy: Sequence[Sequence[float]]) -> list[dict[str, Any]]
 
 
 def _drift(modes: Palette) -> Chart:
-    y = alt.Y("value:Q", title="drift", axis=alt.Axis(format=".1~e", tickCount=5))
+    y = alt.Y(
+        "value:Q",
+        title="drift",
+        axis=alt.Axis(tickCount=5, labelExpr="datum.value === 0 ? '0' : format(datum.value, '.1~e')"),
+    )
     tips = [number("task", "task", "d"), word("mode", "mode"), number("value", "drift")]
     return Chart(
         "drift",
@@ -164,26 +168,26 @@ def _layers(experiment: Experiment) -> Chart:
     return Chart(
         "layers",
         "Drift per layer",
-        f"Mean squared change per parameter, from input to output; the scale spans {DECADES:.0f} powers of "
-        "ten and is the same for all runs.",
+        "Mean squared change per parameter, from input to output; logarithmic, one scale for all runs.",
         _height(depth, 20 if depth > 8 else 30),
         chart,
     )
 
 
 def _layer_rows(experiment: Experiment, run: Run) -> list[dict[str, Any]]:
-    top = _largest(experiment)
+    low, top = _range(experiment)
     rows = []
     for task, by_layer in enumerate(run.get("layer_drift")):
         for layer, modes in zip(run.get("layers"), by_layer, strict=True):
             drift = sum(modes) / len(modes)
-            level = 1 + math.log10(drift / top) / DECADES if drift > 0 else 0.0
+            level = math.log(drift / low) / math.log(top / low) if drift > low else 0.0
             if task > 0:
-                rows.append({"task": task + 1, "layer": str(layer), "value": max(0.0, level), "drift": drift})
+                rows.append({"task": task + 1, "layer": str(layer), "value": level, "drift": drift})
     return rows
 
 
-def _largest(experiment: Experiment) -> float:
+def _range(experiment: Experiment) -> tuple[float, float]:
+    """The least and the largest drift of a layer over all runs, at most DECADES powers of ten apart."""
     values = [
         sum(modes) / len(modes)
         for method in experiment.methods
@@ -191,7 +195,9 @@ def _largest(experiment: Experiment) -> float:
         for by_layer in run.get("layer_drift")[1:]
         for modes in by_layer
     ]
-    return max(values, default=0.0) or 1.0
+    positive = [value for value in values if value > 0]
+    top = max(positive, default=1.0)
+    return max(min(positive, default=0.1), top / 10**DECADES) * 0.9, top
 
 
 def _seconds() -> Chart:
@@ -217,6 +223,7 @@ def _loss(modes: Palette) -> Chart:
         260,
         alt.layer(base.mark_line(strokeWidth=1.5), hit),
         "modes",
+        wide=True,
     )
 
 

@@ -61,22 +61,25 @@ def of_methods(methods: Sequence[Method]) -> Palette:
     """Known strategies in their slots, others in free ones; the two reference lines grey and dashed."""
     free = [slot for slot in range(len(SLOTS)) if SLOTS[slot] not in {m.strategy for m in methods}]
     taken: set[int] = set()
-    picks: list[tuple[str, int]] = []
+    picks: list[tuple[str, int, int]] = []  # which colours, which of them, which shape
     for method in methods:
         if method.strategy in REFERENCES:
-            picks.append(("neutral", REFERENCES[method.strategy]))
+            grey = REFERENCES[method.strategy]
+            picks.append(("neutral", grey, grey))
             continue
         slot = SLOTS.index(method.strategy) if method.strategy in SLOTS else -1
         if slot < 0 or slot in taken:
-            slot = next((s for s in free if s not in taken), len(taken) % len(SLOTS))
+            slot = next((s for s in free if s not in taken), len(picks) % len(SLOTS))
+        # Colours used twice come with another shape.
+        shape = slot if slot not in taken else slot + 3
         taken.add(slot)
-        picks.append(("category", slot))
+        picks.append(("category", slot, shape))
     colors = {
-        theme: [NEUTRAL[theme][n] if kind == "neutral" else CATEGORY[theme][n] for kind, n in picks]
+        theme: [NEUTRAL[theme][n] if kind == "neutral" else CATEGORY[theme][n] for kind, n, _ in picks]
         for theme in TOKENS
     }
-    palette = Palette([m.label for m in methods], colors, [SHAPES[n % len(SHAPES)] for _, n in picks])
-    palette.dashes = [[4, 3] if kind == "neutral" else [1, 0] for kind, _ in picks]
+    palette = Palette([m.label for m in methods], colors, [SHAPES[s % len(SHAPES)] for *_, s in picks])
+    palette.dashes = [[4, 3] if kind == "neutral" else [1, 0] for kind, *_ in picks]
     return palette
 
 

@@ -112,7 +112,7 @@ def chart() -> Chart:
     base = alt.Chart(ROWS).encode(x=alt.X("modes:O", title="modes", axis=alt.Axis(labelAngle=0)))
     tips = [number("modes", "modes", "d"), number("value", "pi"), number("low", "95 % interval, from"),
             number("high", "to"), number("seeds", "seeds", "d")]  # fmt: skip
-    y = alt.Y("value:Q", title="pi", axis=alt.Axis(format=".1~e", tickCount=5))
+    y = alt.Y("value:Q", title="pi", axis=alt.Axis(format=".2~g", tickCount=5))
     spec = alt.layer(
         alt.Chart().mark_rule(strokeDash=[4, 3], color=alt.ExprRef("muted")).encode(y=alt.datum(0)),
         base.mark_rule(strokeWidth=2, color=alt.ExprRef("high")).encode(y="low:Q", y2="high:Q"),

@@ -118,7 +118,7 @@ def rows(experiment: Experiment) -> list[dict[str, Any]]:
             "label": p.method.label,
             "family": str(sorted({q.family for q in found}).index(p.family)),
             "modes": p.modes,
-            "name": f"{p.modes} modes" if p.modes > 1 else "1 mode",
+            "name": f"N = {p.modes}",
             "capacity": p.method.capacity,
             "value": p.mean,
             "half": p.half,
@@ -136,40 +136,55 @@ def data(experiment: Experiment) -> Columns:
 
 
 def recommendation(experiment: Experiment) -> list[str]:
-    """For each capacity with a choice: which number of modes, and why, in plain words."""
-    rivals = [p for p in points(experiment) if not p.method.is_reference]
-    strategies = {p.method.strategy for p in rivals if p.modes > 1}
+    """For each capacity with a choice: how many modes to take, and why, in plain words.
+
+    Methods that keep old data do not compete. Of those that the spread over seeds does not tell from the
+    best, the one with the fewest modes is taken.
+    """
+    rivals = [p for p in points(experiment) if not p.method.is_reference and not _keeps_data(p.method)]
     sentences: list[str] = []
-    for capacity in sorted({p.method.capacity for p in rivals}):
-        within = [p for p in rivals if p.method.capacity <= capacity * ROOM]
-        several = [p for p in within if p.method.strategy in strategies]
-        if len({p.modes for p in several}) < 2 and len(within) < 2:
-            continue
-        text = _advice(capacity, within, several)
-        if text and (not sentences or sentences[-1].partition(": ")[2] != text.partition(": ")[2]):
-            sentences.append(text)
+    for capacity in _levels([p.method.capacity for p in rivals]):
+        within = [p for p in rivals if p.method.capacity <= capacity]
+        several = [p for p in within if p.modes > 1]
+        if len(within) > 1 and several:
+            sentences.append(_advice(capacity, within, several))
     return sentences
+
+
+def _levels(capacities: list[int]) -> list[int]:
+    """The distinct capacities, nearly equal ones as one."""
+    found: list[int] = []
+    for capacity in sorted(capacities):
+        if found and capacity <= found[-1] * ROOM:
+            found[-1] = capacity
+        else:
+            found.append(capacity)
+    return found
+
+
+def _keeps_data(method: Method) -> bool:
+    return bool(method.runs[0].metrics["storage"].get("replay_samples"))
 
 
 def _advice(capacity: int, within: list[Point], several: list[Point]) -> str:
     best = max(within, key=lambda p: p.mean)
-    margin = best.half or ALMOST
-    enough = [p for p in within if p.mean >= best.mean - margin]
-    chosen = min(enough, key=lambda p: (p.modes, p.method.capacity, -p.mean))
-    head = f"With up to {capacity:,} parameters: "
-    told = f"{_modes(chosen)} of {chosen.method.label}, {chosen.mean * 100:.1f} %"
+    enough = [p for p in within if p.mean >= best.mean - (best.half or ALMOST)]
+    chosen = min(enough, key=lambda p: (p.modes, -p.mean))
+    text = f"Up to {capacity:,} parameters: {_modes(chosen)} ({_score(chosen)})"
     if chosen is not best:
         gain = (best.mean - chosen.mean) * 100
-        reason = "less than the seeds' spread" if best.half else "too little to tell with one seed"
-        told += f". {_modes(best).capitalize()} of {best.method.label} bring {gain:.1f} points more, {reason}"
-    elif several and chosen.modes == 1:
-        other = max(several, key=lambda p: p.mean)
-        if other is not chosen and other.modes > 1:
-            gap = (chosen.mean - other.mean) * 100
-            below = f"{_modes(other)} of {other.method.label} are {gap:.1f} points below"
-            told += f". Several modes do not pay here: {below}"
-    return head + told + "."
+        spread = "less than the seeds' spread" if best.half else "too little to tell with one seed"
+        return f"{text}; {_modes(best)} ({best.method.label}) would bring {gain:.1f} points more, {spread}."
+    other = max((p for p in several if p is not chosen), key=lambda p: p.mean, default=None)
+    if other is None:
+        return f"{text}."
+    told = f"{_modes(other)} ({other.method.label}) reach {(chosen.mean - other.mean) * 100:.1f} points"
+    return f"{text}; {told} less."
+
+
+def _score(point: Point) -> str:
+    return f"{point.method.label}, {point.mean * 100:.1f} %"
 
 
 def _modes(point: Point) -> str:
-    return "one mode" if point.modes == 1 else f"{point.modes} modes"
+    return "a single network" if point.modes == 1 else f"{point.modes} modes"
