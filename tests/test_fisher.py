@@ -559,13 +559,43 @@ def test_a_layer_may_lose_its_rule_in_the_middle() -> None:
 
     class Changing(Functional):
         def forward(self, x: Tensor) -> Tensor:
-            again = 0.0 if len(x) == 3 else 0 * self.layer(x)
+            again = 0.0 if len(x) > 1 else 0 * self.layer(x)
             return super().forward(x) + self.head(again + torch.zeros(len(x), 5, dtype=x.dtype))
 
     flat = FlatModel(_seeded(Changing))
     x = torch.randn(7, 5, dtype=torch.float64)
     found = fisher.diagonal(flat, x, _targets(x), batch_size=3)
     torch.testing.assert_close(found, _slow(flat, x, _targets(x)), rtol=1e-8, atol=1e-14)
+
+
+def test_a_hook_that_changes_the_output_is_part_of_the_model() -> None:
+    module = _seeded(RULED["linear"][0])
+    module.body[0].register_forward_hook(lambda layer, inputs, output: output * 3)  # type: ignore[union-attr, index]
+    flat = FlatModel(module)
+    x = RULED["linear"][1]()
+    torch.testing.assert_close(fisher.diagonal(flat, x, _targets(x)), _slow(flat, x, _targets(x)))
+    assert _without_rule(flat, x) == set()
+
+
+def test_rounding_never_makes_it_negative() -> None:
+    """Two positions that cancel exactly: an expanded square is zero up to rounding of either sign."""
+
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(50, 40), nn.Linear(40, OUTPUTS)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.layer(x)
+            return self.head(h[:, 0] - h[:, 1] + x[:, 0, :40])
+
+    torch.manual_seed(0)
+    x = torch.randn(50, 1, 50).repeat(1, 2, 1)
+    x[0] = 0
+    x[0, 0, 0] = 1  # the sample that is compared with autograd shows a gradient, in one column
+    found = fisher.diagonal(FlatModel(Difference()), x, _targets(x))
+    assert found.min() >= 0
+    assert found[:2000].view(40, 50)[:, 1:].max() < 1e-6 * found.max()
 
 
 def test_layers_that_are_never_called_get_zero() -> None:

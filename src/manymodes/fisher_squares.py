@@ -38,10 +38,9 @@ Cotangents = Callable[[Tensor], tuple[int, Callable[[int], Tensor]]]
 
 
 class _Call(NamedTuple):
-    """What a hook saw: a layer's input, its version then, and where the output's gradient arrives."""
+    """What a hook saw: a layer's input, and where the gradient of its output arrives."""
 
     x: Tensor
-    version: int
     edge: GradientEdge
     shape: torch.Size
 
@@ -108,10 +107,7 @@ class SquareSums:
         fit = {
             layer: first
             for layer, (first, *more) in calls.items()
-            if first is not None
-            and not more
-            and first.x._version == first.version  # not overwritten in place since
-            and self.rules[layer].fits(first.x, first.shape, len(inputs))
+            if first is not None and not more and self.rules[layer].fits(first.x, first.shape, len(inputs))
         }
         self._slow_down(name for layer in calls.keys() - fit.keys() for name in self.owned[layer].values())
         return logits, fit
@@ -208,7 +204,7 @@ def _watching(layers: list[nn.Module]) -> Iterator[dict[nn.Module, list[_Call | 
             return  # called without gradients: no contribution
         call = None
         if isinstance(x, Tensor) and isinstance(output, Tensor):
-            call = _Call(x.detach(), x._version, get_gradient_edge(output), output.shape)
+            call = _Call(x.detach(), get_gradient_edge(output), output.shape)
         calls.setdefault(layer, []).append(call)
 
     handles = [layer.register_forward_hook(note, prepend=True, with_kwargs=True) for layer in layers]
