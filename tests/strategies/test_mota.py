@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from manymodes import EWC, MOTA, checkpoints
+from manymodes import EWC, MOTA, LwFEWC, checkpoints
 from manymodes.modes import simplex
 from manymodes.penalties import Quadratic
 from manymodes.strategies import mota as mota_file
@@ -19,6 +19,15 @@ from tests.reference.mota import PrintedMOTA, Settings, batches_in_order, estima
 from tests.strategies.recording import GROUPS, Recorded, assert_same_weights, network
 
 TRAINING = {"epochs": 3, "batch_size": 8, "lr": 0.02, "weight_decay": 0.01, "device": "cpu"}
+PRINTED = {
+    "modes": 2, "strength": 100.0, "separation": 10.0, "drift": "fisher", "joint_weight": 1.0,
+    "drift_weight": 0.1,
+}  # fmt: skip
+
+
+def mota(module, **options):
+    """The printed algorithm, whatever the defaults are."""
+    return MOTA(module, **PRINTED | TRAINING | options)
 
 
 def tasks(count=3, groups=GROUPS, samples=20):
@@ -85,7 +94,7 @@ def test_three_tasks_equal_the_printed_algorithm(name, norm, groups, alphas):
     if groups != GROUPS and (norm or CASES[name].get("modes") == 3):
         pytest.skip("the cases that differ are enough")
     options = {"strength": 20.0, "separation": 2.0} | CASES[name]
-    learner = MOTA(network(norm=norm), **options, **TRAINING)
+    learner = mota(network(norm=norm), **options)
     slow = PrintedMOTA([network(norm=norm) for _ in range(len(learner.modes))], settings_of(learner))
     chosen = []
     for number, task in enumerate(tasks(groups=groups)):
@@ -108,7 +117,7 @@ def test_three_tasks_equal_the_printed_algorithm(name, norm, groups, alphas):
 
 def test_the_least_rigid_mode_moves_first(alphas):
     """One reordered task against the printed algorithm in that order."""
-    learner = MOTA(network(), order="rigidity", fisher="mode", strength=20.0, separation=2.0, **TRAINING)
+    learner = mota(network(), order="rigidity", fisher="mode", strength=20.0, separation=2.0)
     slow = PrintedMOTA([network() for _ in range(2)], settings_of(learner))
     first, second = tasks(2)
     learner.learn(first)
@@ -125,7 +134,7 @@ def test_the_least_rigid_mode_moves_first(alphas):
     )  # fmt: skip
     for mode, module in enumerate(slow.modules):
         assert_same_weights(learner, module, mode, rtol=1e-6)
-    other = MOTA(network(), order="fixed", fisher="mode", strength=20.0, separation=2.0, **TRAINING)
+    other = mota(network(), order="fixed", fisher="mode", strength=20.0, separation=2.0)
     other.learn(tasks(1)[0])
     other.springs[0].importance.mul_(10.0)
     other.learn(tasks(2)[1])
@@ -143,11 +152,18 @@ def test_the_least_rigid_mode_moves_first(alphas):
 def test_one_mode_without_backtracking_is_ewc_to_the_bit(options, norm):
     shared = {"strength": 50.0, "seed": 3, **options, **TRAINING}
     ewc = learn_all(EWC(network(norm=norm), **shared), tasks())
-    mota = learn_all(MOTA(network(norm=norm), modes=1, backtracking=False, **shared), tasks())
-    assert torch.equal(ewc.modes.theta, mota.modes.theta)
-    assert torch.equal(ewc.modes.buffers, mota.modes.buffers)
-    assert torch.equal(ewc.springs.importance, mota.springs[0].importance)
-    assert torch.equal(ewc.springs.anchor, mota.springs[0].anchor)
+    single = learn_all(mota(network(norm=norm), modes=1, backtracking=False, **shared), tasks())
+    assert torch.equal(ewc.modes.theta, single.modes.theta)
+    assert torch.equal(ewc.modes.buffers, single.modes.buffers)
+    assert torch.equal(ewc.springs.importance, single.springs[0].importance)
+    assert torch.equal(ewc.springs.anchor, single.springs[0].anchor)
+
+
+def test_one_mode_with_both_drifts_is_lwf_with_ewc_to_the_bit():
+    shared = {"strength": 50.0, "distillation": 0.7, "temperature": 3.0, **TRAINING}
+    both = learn_all(LwFEWC(network(norm=True), **shared), tasks())
+    single = learn_all(mota(network(norm=True), modes=1, drift="both", backtracking=False, **shared), tasks())
+    assert torch.equal(both.modes.theta, single.modes.theta)
 
 
 # ---- looked up or evaluated -------------------------------------------------------------------------
@@ -165,8 +181,8 @@ def test_looking_up_equals_evaluating(options):
         data = TensorData(task.train.inputs, task.train.targets, augment=unchanged)
         return replace(task, train=data)
 
-    one = learn_all(MOTA(network(norm=True), **options, **TRAINING), tasks())
-    other = learn_all(MOTA(network(norm=True), **options, **TRAINING), [augmenting(t) for t in tasks()])
+    one = learn_all(mota(network(norm=True), **options), tasks())
+    other = learn_all(mota(network(norm=True), **options), [augmenting(t) for t in tasks()])
     torch.testing.assert_close(one.modes.theta, other.modes.theta, rtol=1e-7, atol=1e-9)
     assert one.choice.epochs == other.choice.epochs
 
@@ -175,7 +191,7 @@ def test_an_epoch_costs_one_training_pass_and_one_look_per_mode(monkeypatch):
     """Linear in the number of modes: forwards are counted, not timed."""
     counts = {}
     for modes in (2, 3, 4, 6):
-        learner = MOTA(network(), modes=modes, backtracking=False, strength=0.0, **TRAINING)
+        learner = mota(network(), modes=modes, backtracking=False, strength=0.0)
         first, second = tasks(2)
         learner.learn(first)
         seen = []
@@ -191,7 +207,7 @@ def test_an_epoch_costs_one_training_pass_and_one_look_per_mode(monkeypatch):
 
 
 def test_statistics_after_task_1_are_each_modes_own():
-    learner = MOTA(network(norm=True), modes=2, separation=20.0, **TRAINING)
+    learner = mota(network(norm=True), modes=2, separation=20.0)
     task = tasks(1)[0]
     learner.learn(task)
     assert not torch.allclose(learner.modes.buffers[0], learner.modes.buffers[1])
@@ -207,7 +223,7 @@ def test_statistics_after_task_1_are_each_modes_own():
 
 def test_separation_drives_the_modes_apart():
     def similarity(weight):
-        learner = MOTA(network(), separation=weight, **TRAINING | {"epochs": 10}).learn(tasks(1)[0])
+        learner = mota(network(), separation=weight, epochs=10).learn(tasks(1)[0])
         return learner.modes.theta[:, :30].double()
 
     apart, close = (torch.cosine_similarity(*similarity(w), dim=0) for w in (30.0, 0.0))
@@ -216,7 +232,7 @@ def test_separation_drives_the_modes_apart():
 
 def test_learning_all_tasks_works_with_one_sample_too_many():
     """17 samples, batches of 8: the lone last one joins the batch before, in task 1 and later."""
-    learner = MOTA(network(norm=True), **TRAINING)
+    learner = mota(network(norm=True))
     learn_all(learner, tasks(2, samples=17))
     assert torch.isfinite(learner.modes.theta).all()
 
@@ -248,7 +264,7 @@ def test_backtracking_is_never_worse_than_the_last_or_the_first_epoch(options, m
         rewind(self)
 
     monkeypatch.setattr(MOTA, "_rewind", watched)
-    learner = MOTA(network(), **options, **TRAINING)
+    learner = mota(network(), **options)
     for number, task in enumerate(tasks()):
         learner.learn(task)
         if number == 0:
@@ -266,10 +282,10 @@ def test_backtracking_is_never_worse_than_the_last_or_the_first_epoch(options, m
 
 
 def test_dropping_losers_early_changes_nothing(monkeypatch):
-    plain = learn_all(MOTA(network(), **TRAINING), tasks())
+    plain = learn_all(mota(network()), tasks())
     keep_all = lambda probabilities, drifts, *rest: torch.ones(len(drifts), dtype=torch.bool)  # noqa: E731
     monkeypatch.setattr(checkpoints, "can_still_win", keep_all)
-    kept = learn_all(MOTA(network(), **TRAINING), tasks())
+    kept = learn_all(mota(network()), tasks())
     assert torch.equal(plain.modes.theta, kept.modes.theta)
 
 
@@ -278,9 +294,9 @@ def test_dropping_losers_early_changes_nothing(monkeypatch):
 def test_checkpoints_on_disk_give_the_same_result(limit, norm, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    in_memory = learn_all(MOTA(network(norm=norm), **TRAINING), tasks())
+    in_memory = learn_all(mota(network(norm=norm)), tasks())
     monkeypatch.setattr(checkpoints, "MEMORY_BYTES", limit)
-    spilled, asked = MOTA(network(norm=norm), **TRAINING), []
+    spilled, asked = mota(network(norm=norm)), []
     stored = checkpoints.Checkpoints._stored
     monkeypatch.setattr(
         checkpoints.Checkpoints, "_stored", lambda self, w: (asked.append(stored(self, w)), asked[-1])[1]
@@ -297,11 +313,11 @@ def test_without_held_out_data_the_training_data_is_searched():
     def without(task):
         return replace(task, val=None)
 
-    one = learn_all(MOTA(network(), search="train", **TRAINING), tasks())
-    other = learn_all(MOTA(network(), search="val", **TRAINING), [without(t) for t in tasks()])
+    one = learn_all(mota(network(), search="train"), tasks())
+    other = learn_all(mota(network(), search="val"), [without(t) for t in tasks()])
     assert torch.equal(one.modes.theta, other.modes.theta)
-    val = learn_all(MOTA(network(), search="val", drift_weight=0.0, **TRAINING), tasks())
-    train = learn_all(MOTA(network(), search="train", drift_weight=0.0, **TRAINING), tasks())
+    val = learn_all(mota(network(), search="val", drift_weight=0.0), tasks())
+    train = learn_all(mota(network(), search="train", drift_weight=0.0), tasks())
     assert [val.choice.value] != [train.choice.value]
 
 
@@ -309,7 +325,7 @@ def test_a_mode_that_hardly_moves_may_not_have_a_drift_below_zero(monkeypatch):
     """Rounding makes KL(p || p) a tiny negative number now and then; the search takes no such drift."""
     distances = iter([-1e-9] * 1000)
     monkeypatch.setattr(mota_file, "distillation", lambda logits, *rest: logits.sum() * 0 + next(distances))
-    learner = MOTA(network(), drift="function", **TRAINING)
+    learner = mota(network(), drift="function")
     learn_all(learner, tasks(2))
     assert learner.choice is not None
 
@@ -319,7 +335,7 @@ def test_a_mode_that_hardly_moves_may_not_have_a_drift_below_zero(monkeypatch):
 
 def test_the_three_drifts_are_three_methods():
     def learnt(drift):
-        return learn_all(MOTA(network(), drift=drift, **TRAINING), tasks(2)).modes.theta
+        return learn_all(mota(network(), drift=drift), tasks(2)).modes.theta
 
     fisher, function, both = learnt("fisher"), learnt("function"), learnt("both")
     assert not torch.equal(fisher, function)
@@ -328,7 +344,7 @@ def test_the_three_drifts_are_three_methods():
 
 def test_without_a_fisher_distance_no_fisher_is_computed(monkeypatch):
     monkeypatch.setattr(mota_file.fisher, "diagonal_over", lambda *a, **k: pytest.fail("not needed"))
-    learner = learn_all(MOTA(network(), drift="function", **TRAINING), tasks(2))
+    learner = learn_all(mota(network(), drift="function"), tasks(2))
     assert learner.springs == []
     assert learner.storage()["importances"] == 0
 
@@ -336,8 +352,8 @@ def test_without_a_fisher_distance_no_fisher_is_computed(monkeypatch):
 def test_the_joint_fisher_is_the_smaller_one():
     """A share r_i <= 1 of a mode's own gradient: it is held to what it is responsible for."""
     first = tasks(1)[0]
-    joint = MOTA(network(), fisher="joint", **TRAINING).learn(first)
-    own = MOTA(network(), fisher="mode", **TRAINING).learn(first)
+    joint = mota(network(), fisher="joint").learn(first)
+    own = mota(network(), fisher="mode").learn(first)
     for a, b in zip(joint.springs, own.springs, strict=True):
         assert (a.importance <= b.importance + 1e-12).all()
         assert a.importance.sum() < 0.9 * b.importance.sum()
@@ -346,7 +362,7 @@ def test_the_joint_fisher_is_the_smaller_one():
 def test_a_strong_spring_holds():
     drift = []
     for strength in (1.0, 1e3, 1e6):
-        learner = MOTA(network(), strength=strength, fisher="mode", backtracking=False, **TRAINING)
+        learner = mota(network(), strength=strength, fisher="mode", backtracking=False)
         first, second = tasks(2)
         learner.learn(first)
         before, energy = learner.modes.theta.clone(), [copy.copy(s) for s in learner.springs]
@@ -358,6 +374,6 @@ def test_a_strong_spring_holds():
 
 
 def test_a_single_linear_layer_has_modes_too():
-    learner = MOTA(nn.Linear(6, 4).double(), **TRAINING)
+    learner = mota(nn.Linear(6, 4).double())
     learn_all(learner, tasks(2, groups=((0, 1), (2, 3))))
     assert learner.predict(torch.zeros(1, 6, dtype=torch.float64)).sum().item() == pytest.approx(1.0)
