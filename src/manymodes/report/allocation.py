@@ -197,8 +197,8 @@ def _surface() -> Chart:
     return Chart(
         "surface",
         "What backtracking chose from",
-        "Loss of the two modes together plus weighted drift, for every pair of epochs that could still win; "
-        "paler is better, the ring is the choice.",
+        "Loss of the two modes together plus weighted drift, for every pair of epochs; the fainter "
+        "the better, the ring is the choice.",
         220,
         alt.layer(cells, chosen),
         panels=True,
@@ -266,8 +266,7 @@ def _checkpoints(modes: Palette) -> Chart:
     return Chart(
         "checkpoints",
         "What backtracking chose from",
-        "Every point is a mode at the end of an epoch that could still win: its drift and its own loss. "
-        "Rings are the choice.",
+        "Every point is a mode at the end of an epoch: its drift and its own loss. Rings are the choice.",
         220,
         alt.layer(base.mark_point(size=30).encode(tooltip=tips), chosen.encode(tooltip=tips)),
         "modes",

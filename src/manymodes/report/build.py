@@ -122,8 +122,8 @@ def _tradeoff(experiment: Experiment, methods: Palette, data: dict[str, Columns]
     if found.values:
         charts.append(theorem.chart())
         data["theorem"] = theorem.data(found)
-    advice = " ".join(tradeoff.recommendation(experiment))
-    return Section("tradeoff", "Trade-off", f"{advice} {theorem.sentence(found)}".strip(), charts)
+    text = "\n".join([*tradeoff.recommendation(experiment), theorem.sentence(found)])
+    return Section("tradeoff", "Trade-off", text, charts)
 
 
 def _of_run(charts: Sequence[Chart]) -> list[Chart]:

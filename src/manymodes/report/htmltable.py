@@ -72,7 +72,7 @@ def _head(title: str, about: str, kind: str, arrow: str = "") -> str:
 def _row(table: Table, row: Row, palette: Palette) -> str:
     label = row.method.label
     shown = escape(label).replace(":", ":<wbr>")
-    cells = [f"<th scope=row>{swatch(palette, label)}{shown}</th>"]
+    cells = [f"<th scope=row><span class=who>{swatch(palette, label)}<span>{shown}</span></span></th>"]
     cells.append(_metric(table, row, COLUMNS[0]))
     cells.append(_difference(table, row))
     cells += [_metric(table, row, column) for column in COLUMNS[1:]]

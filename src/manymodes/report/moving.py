@@ -124,7 +124,8 @@ def observation(experiment: Experiment) -> str:
         else "The paper observes that a learner that sees all tasks moves farther than one that is held; "
         "here it does not always"
     )
-    return f"Per task, multi-task learning moves {' and '.join(parts)}. {verdict}."
+    together = " (all its modes together)" if others[-1].runs[0].modes > 1 else ""
+    return f"Per task, multi-task learning moves {' and '.join(parts)}{together}. {verdict}."
 
 
 def _drift(method: Method) -> float:

@@ -74,6 +74,7 @@ def _final(experiment: Experiment, palette: Palette) -> Chart:
         72 + 30 * len(palette.names),
         spec.add_params(PICKED),
         "methods",
+        wide=True,
     )
 
 
@@ -93,9 +94,9 @@ def _final_rows(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def _lines(
-    y: alt.Y, title: str, palette: Palette, tips: list[alt.Tooltip]
+    y: alt.Y, title: str, palette: Palette, tips: list[alt.Tooltip], x_title: str = "after task"
 ) -> alt.LayerChart | alt.FacetChart:
-    base = alt.Chart(ROWS).encode(x=tasks_axis())
+    base = alt.Chart(ROWS).encode(x=tasks_axis(title=x_title))
     color = named("label", palette.names, "method")
     seen = alt.condition(SHOWN, alt.value(1), alt.value(0.12))
     dashes = alt.StrokeDash(
@@ -158,7 +159,7 @@ def drift_chart(experiment: Experiment, palette: Palette) -> Chart:
         "How far the weights move for each task",
         "Mean squared change per parameter, summed over modes; logarithmic.",
         340,
-        _lines(y, title, palette, tips),
+        _lines(y, title, palette, tips, "task"),
         "methods",
         wide=True,
     )

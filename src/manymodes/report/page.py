@@ -122,7 +122,7 @@ def _section(number: int, part: Part, section: Section) -> str:
         before += _picker(number, part)
     if any(chart.palette == "methods" for chart in section.charts):
         before += f"<div class=legend data-experiment={number} data-palette=methods></div>"
-    text = f"<p class=text>{escape(section.text)}</p>" if section.text else ""
+    text = "".join(f"<p class=text>{escape(line)}</p>" for line in section.text.splitlines())
     if section.empty:
         before += f"<p class=empty hidden>{escape(section.empty)}</p>"
     return (

@@ -113,8 +113,9 @@ def chart() -> Chart:
     tips = [number("modes", "modes", "d"), number("value", "pi"), number("low", "95 % interval, from"),
             number("high", "to"), number("seeds", "seeds", "d")]  # fmt: skip
     y = alt.Y("value:Q", title="pi", axis=alt.Axis(format=".2~g", tickCount=5))
+    zero = alt.Y("zero:Q", title="pi", axis=alt.Axis(format=".2~g", tickCount=5))
     spec = alt.layer(
-        alt.Chart().mark_rule(strokeDash=[4, 3], color=alt.ExprRef("muted")).encode(y=alt.datum(0)),
+        alt.Chart(ROWS).mark_rule(strokeDash=[4, 3], color=alt.ExprRef("muted")).encode(y=zero),
         base.mark_rule(strokeWidth=2, color=alt.ExprRef("high")).encode(y="low:Q", y2="high:Q"),
         base.mark_point(size=120, opacity=1, color=alt.ExprRef("high")).encode(y=y, tooltip=tips),
     )
@@ -134,7 +135,14 @@ def data(found: Theorem) -> Columns:
 
 def _row(modes: int, values: list[float]) -> dict[str, Any]:
     mean, half = mean_interval(values)
-    return {"modes": modes, "value": mean, "low": mean - half, "high": mean + half, "seeds": len(values)}
+    return {
+        "modes": modes,
+        "value": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "seeds": len(values),
+        "zero": 0,
+    }
 
 
 def sentence(found: Theorem) -> str:

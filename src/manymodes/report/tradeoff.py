@@ -71,8 +71,12 @@ def chart(experiment: Experiment, palette: Palette) -> Chart:
     found = rows(experiment)
     scale = accuracy_scale([row["value"] for row in found])
     y = alt.Y("value:Q", title="average accuracy", axis=alt.Axis(format="%", tickCount=6), scale=scale)
-    x = alt.X("capacity:Q", title="parameters of all modes together", scale=alt.Scale(type="log", padding=28),
-              axis=alt.Axis(format="~s", grid=False, tickCount=6))  # fmt: skip
+    x = alt.X(
+        "capacity:Q",
+        title="parameters of all modes together",
+        scale=alt.Scale(type="log", padding=40, nice=False),
+        axis=alt.Axis(format="~s", grid=False, tickCount=6),
+    )
     color = named("label", palette.names, "method")
     tips = [word("label", "method"), number("modes", "modes", "d"), number("capacity", "parameters", ",d"),
             percent("value", "average accuracy"), percent("half", "± 95 % interval")]  # fmt: skip
@@ -142,13 +146,15 @@ def recommendation(experiment: Experiment) -> list[str]:
     best, the one with the fewest modes is taken.
     """
     rivals = [p for p in points(experiment) if not p.method.is_reference and not _keeps_data(p.method)]
-    sentences: list[str] = []
+    told: list[tuple[int, str]] = []
     for capacity in _levels([p.method.capacity for p in rivals]):
         within = [p for p in rivals if p.method.capacity <= capacity]
         several = [p for p in within if p.modes > 1]
         if len(within) > 1 and several:
-            sentences.append(_advice(capacity, within, several))
-    return sentences
+            advice = _advice(within, several)
+            if not told or told[-1][1] != advice:
+                told.append((capacity, advice))
+    return [f"Up to {capacity:,} parameters: {advice}" for capacity, advice in told]
 
 
 def _levels(capacities: list[int]) -> list[int]:
@@ -166,11 +172,11 @@ def _keeps_data(method: Method) -> bool:
     return bool(method.runs[0].metrics["storage"].get("replay_samples"))
 
 
-def _advice(capacity: int, within: list[Point], several: list[Point]) -> str:
+def _advice(within: list[Point], several: list[Point]) -> str:
     best = max(within, key=lambda p: p.mean)
     enough = [p for p in within if p.mean >= best.mean - (best.half or ALMOST)]
     chosen = min(enough, key=lambda p: (p.modes, -p.mean))
-    text = f"Up to {capacity:,} parameters: {_modes(chosen)} ({_score(chosen)})"
+    text = f"{_modes(chosen)} ({_score(chosen)})"
     if chosen is not best:
         gain = (best.mean - chosen.mean) * 100
         spread = "less than the seeds' spread" if best.half else "too little to tell with one seed"
