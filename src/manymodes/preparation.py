@@ -52,7 +52,7 @@ class Preparation:
         if self.plain:
             return raw if self.dtype == "int64" else raw.float()
         scale, shift = (t.to(raw.device) for t in self.coefficients())
-        return torch.addcmul(shift, raw.to(scale.dtype), scale)
+        return raw.to(scale.dtype).mul(scale).add_(shift)  # as Normalise rounds
 
     def check(self, raw: Tensor, where: str) -> Tensor:
         """The raw samples in the type and shape that this learner learnt from, or one line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,11 @@ class RiverClassifier(base.MiniBatchClassifier):
     """Any strategy of this package behind river's `learn_one`, `predict_one`, `learn_many`, `predict_many`.
 
     Samples are kept until there are `task_size` of them; then they are one more task for the classifier and
-    are dropped. New labels may come at any time. Before the first task nothing is predicted.
+    are dropped. New labels may come at any time.
 
     Args:
         task_size: Samples that make a task.
-        features: Names of the features in their order; those of the first sample unless given. A sample
+        features: Names of the features; those of the first sample unless given. A sample
             that lacks one has 0 there, further ones are ignored.
         classifier: A ContinualClassifier; one with epochs=5 and random_state=0 unless given.
 
@@ -75,15 +76,15 @@ class RiverClassifier(base.MiniBatchClassifier):
             self._learner.partial_fit(rows, labels)
 
     def predict_proba_one(self, x: dict[Hashable, Any], **kwargs: Any) -> dict[Any, float]:
-        """The probability of each class; nothing before the first task."""
+        """The probability of each class; before the first task, how often each label came."""
         if self.tasks_learnt == 0:
-            return {}
+            return {label: count / len(self._y) for label, count in Counter(self._y).items()}
         found = self._learner.predict_proba(self._row(x)[None])[0]
         return dict(zip(self._learner.classes_.tolist(), found.tolist(), strict=True))
 
     def _row(self, x: Mapping[Hashable, Any]) -> NDArray[Any]:
         if self._names is None:
-            self._names = list(x)
+            self._names = sorted(x, key=str)  # whatever order they come in
         return np.asarray([float(x.get(name, 0.0)) for name in self._names], dtype=np.float32)
 
     # ---- many samples -----------------------------------------------------------------------------
