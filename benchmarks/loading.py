@@ -5,10 +5,12 @@
 1. Batches of 128 from memory (gathered, augmented, normalised) beside a training step of ResNet-18 at 32x32
    on the same batch, measured in turns; the cost is the ratio of the medians. Without CIFAR-100 in
    --data-dir the images are random: the work is the same.
-2. Many JPEG files read in random order by MappedData, beside a loop that only decodes (Pillow to array).
-   The files are hard links of some real or random pictures in a temporary directory: 3,000 links, or 100,000
-   with --full. Memory is the proportional set of this process and its workers at a tenth of the way and
-   at the end.
+2. Many JPEG files read in random order by MappedData, beside a loop that only decodes (Pillow to array,
+   with the same scaling): files of 128 pixels as they are, and photographs of 400 pixels scaled to 128.
+   The files are hard links of some real or random pictures in a temporary directory: 3,000 links, or
+   100,000 with --full. On a busy machine look at the share of CPU time that is decoding, not at the wall
+   clock. Memory is the proportional set of this process and its workers at a tenth of the way and at the
+   end.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import os
 import statistics
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
 import numpy as np
 import torch
@@ -95,27 +97,41 @@ def write_files(folder: Path, images: NDArray[np.uint8], size: int, count: int, 
     return links
 
 
-def decode_only(files: list[Path]) -> float:
-    """Images a second of Pillow alone."""
+def cpu_seconds() -> float:
+    """CPU time of this process and of all its workers, once these have ended."""
+    while multiprocessing.active_children():
+        sleep(0.01)
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def decode_only(files: list[Path], size: int | None) -> tuple[float, float]:
+    """Pillow alone: images a second, and CPU seconds an image."""
+    cpu = cpu_seconds()
     start = perf_counter()
     for file in files:
         with Image.open(file) as image:
-            np.array(image.convert("RGB"))
-    return len(files) / (perf_counter() - start)
+            if size is None:
+                np.array(image.convert("RGB"))
+                continue
+            image.draft("RGB", (size, size))
+            np.array(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+    return len(files) / (perf_counter() - start), (cpu_seconds() - cpu) / len(files)
 
 
-def read_all(data: Data, count: int) -> tuple[float, float, float]:
-    """Images a second, and memory in MB at a tenth and at the end of a pass in random order."""
+def read_all(data: Data, count: int) -> tuple[float, float, float, float]:
+    """Images and CPU seconds as above, and MB at a tenth and at the end of a pass in random order."""
     order = list(torch.randperm(count, generator=torch.Generator().manual_seed(0)).split(BATCH))
     early = late = 0.0
+    cpu = cpu_seconds()
     start = perf_counter()
-    for number, batch in enumerate(data.batches(order)):
-        batch.inputs.sum()
+    for number, _ in enumerate(data.batches(order)):
         if number == len(order) // 10:
             early = memory()
         if number == len(order) - 2:
             late = memory()
-    return count / (perf_counter() - start), early, late
+    rate = count / (perf_counter() - start)
+    return rate, (cpu_seconds() - cpu) / count, early, late
 
 
 def memory() -> float:
@@ -128,34 +144,37 @@ def memory() -> float:
 
 
 def files_from_disk(
-    images: NDArray[np.uint8], size: int, count: int, all_workers: list[int]
+    images: NDArray[np.uint8], pixels: int, size: int | None, count: int, all_workers: list[int]
 ) -> list[dict[str, object]]:
     """Reading by MappedData against decoding alone."""
     lines: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
-        files = write_files(Path(folder), images, size, count, min(2000, count))
+        files = write_files(Path(folder), images, pixels, count, min(2000, count))
         sample = files[: min(1000, count)]
-        decode_only(sample)  # the files are in the page cache from here on
+        decode_only(sample, size)  # the files are in the page cache from here on
         start = perf_counter()
-        image_set(files, ImageOptions(size=None, memory_gb=0, workers=0))
+        image_set(files, ImageOptions(size=size, memory_gb=0, workers=0))
         checking = count / (perf_counter() - start)
         for workers in all_workers:
-            before = decode_only(sample)
+            before = decode_only(sample, size)
             targets = torch.zeros(count, dtype=torch.long)
-            sources = EncodedImages(files, range(count), targets, None, 3)
+            sources = EncodedImages(files, range(count), targets, size, 3)
             data = MappedData(
                 sources, transform=Normalise("imagenet"), targets=targets, workers=workers, varies=False
             )
-            rate, early, late = read_all(data, count)
-            decoder = (before + decode_only(sample)) / 2
+            rate, cpu, early, late = read_all(data, count)
+            after = decode_only(sample, size)
+            decoder, decoder_cpu = ((one + other) / 2 for one, other in zip(before, after, strict=True))
             lines.append(
                 {
-                    "pixels": size,
+                    "pixels": pixels,
+                    "scaled_to": size or pixels,
                     "files": count,
                     "workers": workers,
                     "images_per_s": rate,
                     "decoder_per_s": decoder,
                     "ratio": rate / decoder,
+                    "decoding_share_of_cpu": decoder_cpu / cpu,
                     "mb_at_a_tenth": early,
                     "mb_at_the_end": late,
                     "headers_checked_per_s": checking,
@@ -180,12 +199,17 @@ def main() -> None:
     for line in in_memory:
         print("{augment!s:<7}  {batch_ms:8.2f}  {step_ms:7.1f}  {share:.2%}".format(**line), flush=True)
     print("\nJPEG files read in random order, beside Pillow alone in one process")
-    print("pixels    files  workers  images/s  decoder/s  ratio  MB at 1/10  MB at the end")
-    from_disk = files_from_disk(images, 128, 100_000 if arguments.full else 3_000, arguments.workers)
+    print(
+        "pixels  scaled to   files  workers  images/s  decoder/s  ratio  decoding/CPU  MB at 1/10  at the end"
+    )
+    count = 100_000 if arguments.full else 3_000
+    from_disk = files_from_disk(images, 128, None, count, arguments.workers)
+    from_disk += files_from_disk(images, 400, 128, count, arguments.workers)
     for line in from_disk:
         print(
-            "{pixels:>6}  {files:>7}  {workers:>7}  {images_per_s:8.0f}  {decoder_per_s:9.0f}  {ratio:5.2f}  "
-            "{mb_at_a_tenth:10.0f}  {mb_at_the_end:13.0f}".format(**line),
+            "{pixels:>6}  {scaled_to:>9}  {files:>6}  {workers:>7}  {images_per_s:8.0f}  "
+            "{decoder_per_s:9.0f}  {ratio:5.2f}  {decoding_share_of_cpu:12.0%}  {mb_at_a_tenth:10.0f}  "
+            "{mb_at_the_end:10.0f}".format(**line),
             flush=True,
         )
     print("headers checked beforehand: {headers_checked_per_s:.0f} files/s".format(**from_disk[0]))

@@ -64,10 +64,15 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
 
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A client that hangs up is part of the tests."""
+
+
 @contextmanager
 def website():
     site = Site()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"site": site}))
+    server = Server(("127.0.0.1", 0), type("Bound", (Handler,), {"site": site}))
     site.address = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

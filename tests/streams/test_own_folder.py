@@ -5,9 +5,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import manymodes as mm
 import manymodes.streams as streams
 from manymodes.errors import UserError
 from manymodes.streams.mapped import MappedData
@@ -233,6 +236,49 @@ def test_mistakes_get_one_line(make, match, options, tmp_path):
     with pytest.raises(UserError, match=match) as error:
         streams.folder(path, **options)
     assert "\n" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def some_images(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("fuzz"), {"images": range(4)})
+
+
+@given(
+    st.lists(st.lists(st.text(max_size=12), min_size=1, max_size=5), max_size=6),
+    st.sampled_from(
+        [
+            "path,label,task",
+            "path,label",
+            "path,label,split",
+            "path",
+            "label,path,task,path",
+            "\ufeffpath,label",
+        ]
+    ),
+    st.binary(max_size=10),
+)
+@settings(max_examples=200, deadline=None)
+def test_any_manifest_loads_or_is_one_line(some_images, rows, header, tail):
+    good = [f"images/digit {d}/{n}.png,{d},{d % 2}" for d in range(4) for n in range(3)]
+    lines = [header, *good, *(",".join(row) for row in rows)]
+    (some_images / "list.csv").write_bytes("\n".join(lines).encode("utf-8", "surrogatepass") + tail)
+    try:
+        streams.folder(some_images / "list.csv", val=0, test=0)
+    except UserError as error:
+        message = str(error)
+    else:
+        message = ""
+    assert "\n" not in message
+
+
+def test_learnt_and_predicted_in_five_lines(tmp_path):
+    write(tmp_path, SAME, count=20)
+    stream = mm.streams.folder(tmp_path, channels=1, normalise="none")
+    learner = mm.Finetune(mm.models.mlp(64, outputs=stream.num_outputs), epochs=8, batch_size=8, lr=5e-3)
+    for task in stream:
+        learner.learn(task)
+    test = next(stream[0].test.batches([torch.arange(12)]))
+    assert (learner.predict(test.inputs).argmax(1) == test.targets).float().mean() > 0.8
 
 
 def test_binary_manifest(tmp_path):

@@ -5,20 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from manymodes.errors import UserError, require, unknown
 from manymodes.streams.cifar_files import ARCHIVE, MD5, URL, Cifar, read_cifar
+from manymodes.streams.domains import official_splits
 from manymodes.streams.fetch import Remote, fetch_file
-from manymodes.streams.images import Normalise, image_data
+from manymodes.streams.images import Normalise, select_from
 from manymodes.streams.places import data_root
 from manymodes.streams.split import Pool, Splits, class_order, make_tasks, stratified, tasks_by_class
-from manymodes.task import SCENARIOS, Stream, TensorData
+from manymodes.task import SCENARIOS, Stream
 
-SPLITS = ("paper", "official")
+SPLITS = {"paper": "70/10/20 of all images", "official": "90/10 of official train; official test"}
+Rows = NDArray[np.int64]
+
+
+class Arranged(NamedTuple):
+    """Labels and tasks of the chosen images; the classes' names, and the order in which they arrive."""
+
+    labels: Tensor
+    names: tuple[str, ...]
+    task_of: Tensor
+    tasks: int
+    order: list[str]
 
 
 def split_cifar100(
@@ -67,50 +81,31 @@ def split_cifar100(
         fetch(root)
     cifar = read_cifar(root)
     chosen = _chosen(classes, cifar.fine_names)
-    kept = torch.from_numpy(np.isin(cifar.fine, chosen).nonzero()[0])  # pool row -> image
-    fine_S = torch.from_numpy(cifar.fine)[kept]
-    if scenario == "instance":
-        labels, names = torch.from_numpy(cifar.coarse)[kept], cifar.coarse_names
-        task_of, tasks = _tasks_by_coarse(cifar, chosen, fine_S, tasks, seed)
-        arrival = None
-    else:
-        tasks = min(10, len(chosen)) if tasks is None else tasks
-        labels, names = (
-            torch.from_numpy(np.searchsorted(chosen, fine_S.numpy())),
-            tuple(cifar.fine_names[c] for c in chosen),
-        )
-        arrival = class_order(len(chosen), seed)
-        task_of = tasks_by_class(labels, arrival, tasks)
-
-    def select(index: Tensor, targets: Tensor, training: bool) -> TensorData:
-        images = torch.from_numpy(cifar.images[kept[index].numpy()])
-        return image_data(images, targets, normalise=normalise, augment=augment, training=training)
-
+    rows = np.isin(cifar.fine, chosen).nonzero()[0]
+    fine_S = torch.from_numpy(cifar.fine[rows])
+    arranged = (_by_coarse if scenario == "instance" else _by_fine)(cifar, chosen, rows, tasks, seed)
     pool = Pool(
         name="split-cifar100",
-        labels=labels,
-        class_names=names,
-        splits=_splits(split, kept, fine_S, cifar.train_count, seed),
-        select=select,
+        labels=arranged.labels,
+        class_names=arranged.names,
+        splits=_splits(split, rows, fine_S, cifar.train_count, seed),
+        select=select_from(cifar.images, normalise=normalise, augment=augment, rows=rows),
         input_shape=(3, 32, 32),
         info={
             "source": f"CIFAR-100 (Krizhevsky 2009), {cifar.source}",
             "licence": "research data without a formal licence",
-            "split": {
-                "paper": "70/10/20 of all images",
-                "official": "90/10 of official train; official test",
-            }[split],
-            "class_order": [names[label] for label in arrival] if arrival is not None else list(names),
+            "split": SPLITS[split],
+            "class_order": arranged.order,
             "fine_classes_of_tasks": [
-                [cifar.fine_names[c] for c in np.unique(fine_S.numpy()[task_of.numpy() == task])]
-                for task in range(tasks)
+                [cifar.fine_names[c] for c in np.unique(fine_S.numpy()[arranged.task_of.numpy() == task])]
+                for task in range(arranged.tasks)
             ],
             "normalise": normalise,
             "augment": augment,
         },
     )
-    task_names = [f"task {task + 1}" for task in range(tasks)]
-    return make_tasks(pool, task_of, task_names, scenario=scenario, head=head, limit=limit, seed=seed)
+    names = [f"task {task + 1}" for task in range(arranged.tasks)]
+    return make_tasks(pool, arranged.task_of, names, scenario=scenario, head=head, limit=limit, seed=seed)
 
 
 def remotes() -> list[Remote]:
@@ -123,14 +118,10 @@ def fetch(root: Path) -> Path:
     return fetch_file(remotes()[0], root / "cifar100")
 
 
-def _splits(split: str, kept: Tensor, fine_S: Tensor, train_count: int, seed: int) -> Splits:
+def _splits(split: str, rows: Rows, fine_S: Tensor, train_count: int, seed: int) -> Splits:
     if split == "paper":
         return stratified(fine_S, seed)
-    rows = torch.arange(len(kept))
-    count = int((kept < train_count).sum())  # `kept` is sorted: the official training images come first
-    official_train, official_test = rows[:count], rows[count:]
-    cut = stratified(fine_S[official_train], seed, (0.9, 0.1, 0.0))
-    return Splits(official_train[cut.train], official_train[cut.val], official_test)
+    return official_splits(rows >= train_count, fine_S, seed)
 
 
 def _chosen(classes: int | str | Sequence[int | str] | None, names: tuple[str, ...]) -> list[int]:
@@ -155,9 +146,16 @@ def _chosen(classes: int | str | Sequence[int | str] | None, names: tuple[str, .
     return picked
 
 
-def _tasks_by_coarse(
-    cifar: Cifar, chosen: list[int], fine_S: Tensor, tasks: int | None, seed: int
-) -> tuple[Tensor, int]:
+def _by_fine(cifar: Cifar, chosen: list[int], rows: Rows, tasks: int | None, seed: int) -> Arranged:
+    """The fine classes in an order fixed by the seed, ten tasks of them."""
+    labels = torch.from_numpy(np.searchsorted(chosen, cifar.fine[rows]))
+    names = tuple(cifar.fine_names[c] for c in chosen)
+    order = class_order(len(chosen), seed)
+    tasks = min(10, len(chosen)) if tasks is None else tasks
+    return Arranged(labels, names, tasks_by_class(labels, order, tasks), tasks, [names[c] for c in order])
+
+
+def _by_coarse(cifar: Cifar, chosen: list[int], rows: Rows, tasks: int | None, seed: int) -> Arranged:
     """Task t shows the t-th fine class, in an order fixed by the seed, of every coarse class.
 
     Fine classes beyond the last task are in no task (-1).
@@ -176,4 +174,6 @@ def _tasks_by_coarse(
     for coarse, group in enumerate(groups):
         for task, position in enumerate(class_order(len(group), seed + coarse)[:tasks]):
             task_of_class[group[position]] = task
-    return task_of_class[fine_S], tasks
+    task_of = task_of_class[torch.from_numpy(cifar.fine[rows])]
+    coarse_S = torch.from_numpy(cifar.coarse[rows])
+    return Arranged(coarse_S, cifar.coarse_names, task_of, tasks, list(cifar.coarse_names))

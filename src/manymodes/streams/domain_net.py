@@ -28,7 +28,10 @@ ZIPS = {
 }
 LISTS = f"{SITE}/domainnet/txt"
 FOLDERS = ("", "domainnet", "DomainNet", "domain_net")
-SPLITS = ("paper", "official")
+SPLITS = {
+    "paper": "70/10/20 of each class in each domain",
+    "official": "90/10 of train lists; test lists",
+}
 
 
 def domainnet(
@@ -76,7 +79,7 @@ def domainnet(
         fetch(root, order)
     folder = _find(root, order)
     files, labels, tasks, is_test, class_names = _read_lists(folder, order)
-    options = ImageOptions(size, 3, normalise, augment, skip_unreadable, memory_gb, workers)
+    options = ImageOptions(size, 3, normalise, augment, skip_unreadable, memory_gb, workers, trusted=True)
     images = image_set(files, options)
     label_S, task_S = (torch.tensor([values[i] for i in images.kept]) for values in (labels, tasks))
     test_S = np.array([is_test[i] for i in images.kept])
@@ -95,10 +98,7 @@ def domainnet(
         info={
             "source": f"DomainNet, cleaned version (Peng et al. 2019), {folder.name}",
             "licence": "research use only",
-            "split": {
-                "paper": "70/10/20 of each class in each domain",
-                "official": "90/10 of train lists; test lists",
-            }[split],
+            "split": SPLITS[split],
             "unreadable": images.unreadable,
             "normalise": normalise,
             "augment": augment,

@@ -11,7 +11,7 @@ import numpy as np
 from manymodes.errors import require
 from manymodes.streams.hub_tables import Columns, Table, find_columns, label_names, load_table
 from manymodes.streams.image_sets import MEMORY_GB, ImageOptions, image_set
-from manymodes.streams.own import natural, own_stream
+from manymodes.streams.own import Choices, natural, own_stream
 from manymodes.streams.own_arrays import arrays
 from manymodes.streams.split import class_order
 from manymodes.task import Stream
@@ -70,25 +70,10 @@ def huggingface(
     table = load_table(dataset, subset)
     columns = find_columns(table.rows, inputs, labels, by)
     label_S = label_names(table.rows, columns.label)
-    order: list[str] = []
-    if by is None:
-        require(
-            scenario != "instance", "scenario='instance' needs by=..., a column whose values are the tasks"
-        )
-        task_S, order = _by_class(label_S, tasks, seed)
-    else:
-        require(tasks is None, "tasks and by exclude each other: the values of the column are the tasks")
-        task_S = [str(value) for value in table.rows[by]]
-    common: dict[str, Any] = {
-        "scenario": scenario,
-        "seed": seed,
-        "head": head,
-        "limit": limit,
-        "val": val,
-        "test": test,
-    }
+    task_S, order = _tasks(table, label_S, by, tasks, scenario, seed)
+    choices = Choices(scenario, head, seed, limit, val, test)
     if columns.image is None:
-        return _numbers(dataset, table, columns, label_S, task_S, common)
+        return _numbers(dataset, table, columns, label_S, task_S, choices)
     images = image_set(
         _Encoded(table.rows, columns.image),
         ImageOptions(size, channels, normalise, augment, skip_unreadable, memory_gb, workers),
@@ -100,6 +85,7 @@ def huggingface(
         task_S,
         None if table.parts is None else [table.parts[i] for i in images.kept],
         images.select,
+        choices,
         input_shape=images.input_shape,
         task_order=natural(set(task_S)),
         info={
@@ -109,8 +95,18 @@ def huggingface(
             "normalise": normalise,
             "augment": augment,
         },
-        **common,
     )
+
+
+def _tasks(
+    table: Table, labels: list[str], by: str | None, tasks: int | None, scenario: str | None, seed: int
+) -> tuple[list[str], list[str]]:
+    """Every sample's task, and the order in which the classes arrive where that makes the tasks."""
+    if by is not None:
+        require(tasks is None, "tasks and by exclude each other: the values of the column are the tasks")
+        return [str(value) for value in table.rows[by]], []
+    require(scenario != "instance", "scenario='instance' needs by=..., a column whose values are the tasks")
+    return _by_class(labels, tasks, seed)
 
 
 def _by_class(labels: list[str], tasks: int | None, seed: int) -> tuple[list[str], list[str]]:
@@ -128,7 +124,7 @@ def _by_class(labels: list[str], tasks: int | None, seed: int) -> tuple[list[str
 
 
 def _numbers(
-    dataset: str, table: Table, columns: Columns, labels: list[str], tasks: list[str], common: dict[str, Any]
+    dataset: str, table: Table, columns: Columns, labels: list[str], tasks: list[str], choices: Choices
 ) -> Stream:
     source: dict[str, Any] = {
         "x": np.stack([np.asarray(table.rows[name], dtype=np.float32) for name in columns.numbers], axis=1),
@@ -139,7 +135,9 @@ def _numbers(
         source["split"] = np.array([("train", "val", "test")[part] for part in table.parts])
     order = natural(set(tasks))
     rows = np.argsort([order.index(task) for task in tasks], kind="stable")  # arrays: tasks as they appear
-    return arrays({key: value[rows] for key, value in source.items()}, title=Path(dataset).name, **common)
+    return arrays(
+        {key: value[rows] for key, value in source.items()}, title=Path(dataset).name, **choices._asdict()
+    )
 
 
 class _Encoded(Sequence[Path | bytes]):

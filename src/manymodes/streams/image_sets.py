@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from manymodes.errors import UserError, require
-from manymodes.streams.images import CropFlip, Normalise, UnreadableImage, decode, image_data, measure
+from manymodes.streams.images import CropFlip, Normalise, UnreadableImage, decode, measure, select_from
 from manymodes.streams.mapped import MappedData
 from manymodes.task import Data
 
@@ -32,6 +33,7 @@ class ImageOptions(NamedTuple):
     skip_unreadable: bool = False
     memory_gb: float = MEMORY_GB
     workers: int | None = None
+    trusted: bool = False  # a published set: not worth opening half a million files before starting
 
     def check(self) -> None:
         """Values that make no sense."""
@@ -90,10 +92,8 @@ def image_set(sources: Sequence[Path | bytes], options: ImageOptions) -> ImageSe
     """
     options.check()
     failures: dict[int, str] = {}
-    sizes = _each(lambda i: measure(sources[i]), len(sources), failures)
-    shape = _common_shape(sources, sizes, options)
-    floats = len(sources) * shape[0] * shape[1] * shape[2]
-    in_memory = floats <= options.memory_gb * 1e9
+    shape = _shape(sources, options, failures)
+    in_memory = len(sources) * shape[0] * shape[1] * shape[2] <= options.memory_gb * 1e9
     images = torch.empty((len(sources) if in_memory else 0, *shape), dtype=torch.uint8)
 
     def load(i: int) -> None:
@@ -104,15 +104,17 @@ def image_set(sources: Sequence[Path | bytes], options: ImageOptions) -> ImageSe
 
     if in_memory or options.skip_unreadable:
         _each(load, len(sources), failures)
+    elif options.size is not None and not options.trusted:
+        _each(lambda i: measure(sources[i]), len(sources), failures)
     kept = [i for i in range(len(sources)) if i not in failures]
     reasons = [failures[i] for i in sorted(failures)]
     _report(reasons, len(sources), options.skip_unreadable)
     if in_memory:
-        images = images if len(kept) == len(images) else images[torch.tensor(kept)]
-        select = _from_memory(images, options)
-    else:
-        select = _from_files(sources, kept, options)
-    return ImageSet(kept, select, shape, reasons)
+        rows = None if len(kept) == len(sources) else np.array(kept)
+        held = images.numpy()
+        select = select_from(held, normalise=options.normalise, augment=options.augment, rows=rows)
+        return ImageSet(kept, select, shape, reasons)
+    return ImageSet(kept, _from_files(sources, kept, options), shape, reasons)
 
 
 def _each(work: Callable[[int], Any], count: int, failures: dict[int, str]) -> dict[int, Any]:
@@ -131,11 +133,13 @@ def _each(work: Callable[[int], Any], count: int, failures: dict[int, str]) -> d
         return {i: value for chunk in pool.map(some, range(0, count, _CHUNK)) for i, value in chunk}
 
 
-def _common_shape(
-    sources: Sequence[Path | bytes], sizes: dict[int, tuple[int, int]], options: ImageOptions
+def _shape(
+    sources: Sequence[Path | bytes], options: ImageOptions, failures: dict[int, str]
 ) -> tuple[int, int, int]:
+    """The shape asked for, or the one that all images have."""
     if options.size is not None:
         return options.channels, options.size, options.size
+    sizes = _each(lambda i: measure(sources[i]), len(sources), failures)
     examples: dict[tuple[int, int], int] = {}
     for i, size in sizes.items():
         examples.setdefault(size, i)
@@ -161,15 +165,6 @@ def _report(reasons: list[str], count: int, skip: bool) -> None:
     if not skip or len(reasons) == count:
         raise UserError(f"{text}; remove them, or give skip_unreadable=True")
     warnings.warn(f"{text}; skipped", stacklevel=4)
-
-
-def _from_memory(images: Tensor, options: ImageOptions) -> Callable[[Tensor, Tensor, bool], Data]:
-    def select(index: Tensor, targets: Tensor, training: bool) -> Data:
-        return image_data(
-            images[index], targets, normalise=options.normalise, augment=options.augment, training=training
-        )
-
-    return select
 
 
 def _from_files(

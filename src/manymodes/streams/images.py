@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -83,6 +84,19 @@ def image_data(
     return TensorData(
         images, targets, transform=Normalise(normalise), augment=CropFlip() if augment and training else None
     )
+
+
+def select_from(
+    images: NDArray[np.uint8], *, normalise: str, augment: bool, rows: NDArray[np.int64] | None = None
+) -> Callable[[Tensor, Tensor, bool], TensorData]:
+    """How a pool gets some of the images (or of their `rows`) as data; the array may lie on disk."""
+
+    def select(index: Tensor, targets: Tensor, training: bool) -> TensorData:
+        where = index.numpy() if rows is None else rows[index.numpy()]
+        chosen = torch.from_numpy(images[where])
+        return image_data(chosen, targets, normalise=normalise, augment=augment, training=training)
+
+    return select
 
 
 def decode(

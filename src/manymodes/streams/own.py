@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,19 +17,25 @@ from manymodes.task import SCENARIOS, Data, Stream
 PARTS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
 
 
+class Choices(NamedTuple):
+    """What a person chose about the stream, whatever her data is."""
+
+    scenario: str | None
+    head: str
+    seed: int
+    limit: int | None
+    val: float
+    test: float
+
+
 def own_stream(
     name: str,
     labels: Sequence[str],
     tasks: Sequence[str],
     parts: Sequence[int] | None,
     select: Callable[[Tensor, Tensor, bool], Data],
+    choices: Choices,
     *,
-    scenario: str | None,
-    head: str,
-    seed: int,
-    limit: int | None,
-    val: float,
-    test: float,
     input_shape: tuple[int, ...],
     task_order: Sequence[str],
     info: dict[str, Any],
@@ -48,7 +54,7 @@ def own_stream(
         name=name,
         labels=label_S,
         class_names=tuple(class_names),
-        splits=_splits(parts, task_S * len(class_names) + label_S, seed, val, test),
+        splits=_splits(parts, task_S * len(class_names) + label_S, choices),
         select=select,
         input_shape=input_shape,
         info=info,
@@ -56,8 +62,15 @@ def own_stream(
     classes_of_task = [
         set(label_S.numpy()[task_S.numpy() == task].tolist()) for task in range(len(task_order))
     ]
-    scenario = _scenario(scenario, classes_of_task, class_names, task_order)
-    return make_tasks(pool, task_S, task_order, scenario=scenario, head=head, limit=limit, seed=seed)
+    return make_tasks(
+        pool,
+        task_S,
+        task_order,
+        scenario=_scenario(choices.scenario, classes_of_task, class_names, task_order),
+        head=choices.head,
+        limit=choices.limit,
+        seed=choices.seed,
+    )
 
 
 def natural(names: set[str] | Sequence[str]) -> list[str]:
@@ -97,8 +110,9 @@ def _numbers(names: Sequence[str], order: Sequence[str]) -> Tensor:
     return torch.tensor([number[name] for name in names], dtype=torch.long)
 
 
-def _splits(parts: Sequence[int] | None, groups: Tensor, seed: int, val: float, test: float) -> Splits:
+def _splits(parts: Sequence[int] | None, groups: Tensor, choices: Choices) -> Splits:
     """The parts given, or cut so that every group (a task's class) has its share in each."""
+    seed, val, test = choices.seed, choices.val, choices.test
     for option, share in (("val", val), ("test", test)):
         require(0 <= share < 1, f"{option}={share!r}: give the share of samples to hold out, from 0 up to 1")
     require(val + test < 1, f"val={val!r} and test={test!r} leave nothing to train on")

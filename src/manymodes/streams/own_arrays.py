@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manymodes.errors import UserError, require, unknown
-from manymodes.streams.images import Normalise, image_data
-from manymodes.streams.own import first_seen, natural, own_stream, part_number
+from manymodes.streams.images import Normalise, select_from
+from manymodes.streams.own import Choices, first_seen, natural, own_stream, part_number
 from manymodes.task import Data, Stream, TensorData
 
 Array = NDArray[Any]
@@ -68,40 +68,34 @@ def arrays(
             len(given[key]) == len(inputs),
             f"x has {len(inputs)} samples but {key} has {len(given[key])}: give one entry per sample",
         )
+    named = _names(given["split"], "split") if "split" in given else None
+    parts = None if named is None else [part_number(part, "the arrays") for part in named]
     numbered = "task" in given and given["task"].dtype.kind in "iufb"
     x = _inputs(inputs, integers)
-    images = x.dtype == torch.uint8
-    require(images or not augment, "augment=True crops and mirrors images: x is not uint8 images")
-    Normalise(normalise)
-
-    def select(index: Tensor, targets: Tensor, training: bool) -> Data:
-        if not images:
-            return TensorData(x[index], targets)
-        return image_data(x[index], targets, normalise=normalise, augment=augment, training=training)
-
     file = None if isinstance(source, Mapping) else Path(source)
     return own_stream(
         title or (file.stem if file else "arrays"),
         labels,
         tasks,
-        [part_number(part, "the arrays") for part in _names(given["split"], "split")]
-        if "split" in given
-        else None,
-        select,
-        scenario=scenario,
-        head=head,
-        seed=seed,
-        limit=limit,
-        val=val,
-        test=test,
+        parts,
+        _select(x, normalise, augment),
+        Choices(scenario, head, seed, limit, val, test),
         input_shape=tuple(x.shape[1:]),
         task_order=natural(set(tasks)) if numbered else first_seen(tasks),
         info={
             "source": str(file) if file else "memory",
             "samples": len(x),
-            "normalise": normalise if images else None,
+            "normalise": normalise if x.dtype == torch.uint8 else None,
         },
     )
+
+
+def _select(x: Tensor, normalise: str, augment: bool) -> Callable[[Tensor, Tensor, bool], Data]:
+    Normalise(normalise)
+    if x.dtype == torch.uint8:
+        return select_from(x.numpy(), normalise=normalise, augment=augment)
+    require(not augment, "augment=True crops and mirrors images: x is not uint8 images")
+    return lambda index, targets, _: TensorData(x[index], targets)
 
 
 def _opened(source: str | Path | Mapping[str, Any]) -> dict[str, Array]:
@@ -130,12 +124,15 @@ def _read(file: Path) -> dict[str, Array]:
         if isinstance(loaded, np.ndarray):
             raise UserError(f"{file} is a single array: give an npz file with x and y")
         with loaded as npz:
-            return {key: npz[key] for key in npz.files if key in KEYS}
+            found = {key: npz[key] for key in npz.files if key in KEYS}
     except UserError:
         raise
     except Exception as error:  # damaged files make zip, zlib and numpy raise all sorts
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{file} cannot be read as an npz file of plain arrays: {reason}") from None
+    for key, value in found.items():  # a member without numpy's header comes as its bytes
+        require(isinstance(value, np.ndarray), f"{file} cannot be read: its {key!r} is no array")
+    return found
 
 
 def _array(value: Any, key: str) -> Array:

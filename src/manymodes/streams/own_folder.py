@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from manymodes.errors import UserError, require
 from manymodes.streams.image_sets import MEMORY_GB, ImageOptions, image_set
-from manymodes.streams.own import PARTS, first_seen, natural, own_stream, part_number
+from manymodes.streams.own import PARTS, Choices, first_seen, natural, own_stream, part_number
 from manymodes.task import Stream
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -80,12 +80,7 @@ def folder(
         tasks,
         None if listing.parts is None else [listing.parts[i] for i in images.kept],
         images.select,
-        scenario=scenario,
-        head=head,
-        seed=seed,
-        limit=limit,
-        val=val,
-        test=test,
+        Choices(scenario, head, seed, limit, val, test),
         input_shape=images.input_shape,
         task_order=[task for task in listing.task_order if task in present],
         info={

@@ -13,7 +13,7 @@ from torch import Tensor
 from manymodes.errors import UserError, require
 from manymodes.streams.domains import check_domains, domain_stream
 from manymodes.streams.image_sets import ImageOptions, image_set
-from manymodes.streams.images import Normalise, image_data
+from manymodes.streams.images import Normalise, select_from
 from manymodes.streams.own import natural
 from manymodes.streams.own_folder import SUFFIXES
 from manymodes.streams.places import data_root, find, not_found
@@ -111,11 +111,8 @@ def _from_arrays(file: Path, order: list[str], size: int, normalise: str, augmen
     except Exception as error:  # damaged files make zip, zlib and numpy raise all sorts
         raise UserError(f"{file} is not PACS as arrays: {str(error).splitlines()[:1]}") from None
     rows = rows[task_of[domain[rows]] >= 0]
-    images = torch.from_numpy(np.ascontiguousarray(x[rows].transpose(0, 3, 1, 2)))
-
-    def select(index: Tensor, targets: Tensor, training: bool) -> Data:
-        return image_data(images[index], targets, normalise=normalise, augment=augment, training=training)
-
+    images = np.ascontiguousarray(x[rows].transpose(0, 3, 1, 2))
+    select = select_from(images, normalise=normalise, augment=augment)
     labels, tasks = (torch.from_numpy(v[rows]).long() for v in (label_of[y], task_of[domain]))
     return Pictures(labels, tasks, select, (3, 32, 32))
 

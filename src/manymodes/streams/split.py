@@ -130,15 +130,7 @@ def make_tasks(
     Valid outputs: "task" the task's own classes, "class" those seen so far, "instance" all. With
     head="shared" a task's labels are renumbered from 0 and every task uses the same few outputs.
     """
-    if scenario not in SCENARIOS:
-        raise unknown("scenario", scenario, SCENARIOS)
-    if head not in HEADS:
-        raise unknown("head", head, HEADS)
-    require(
-        head == "multi" or scenario == "task",
-        f"head='shared' renumbers the labels of each task, which scenario={scenario!r} cannot undo; "
-        "use scenario='task' or head='multi'",
-    )
+    _check_names(scenario, head)
     task_of_S = task_of.numpy()
     rows_of_task = [_rows_of_task(pool.splits, task_of_S == task) for task in range(len(task_names))]
     labels_of_task = [np.unique(pool.labels[rows.train].numpy()).tolist() for rows in rows_of_task]
@@ -158,6 +150,10 @@ def make_tasks(
             rows = rows._replace(train=balanced(rows.train, pool.labels, limit, seed + task))
         builders.append(partial(_build, pool, name, rows, tuple(valid), output_of))
     shared_names = tuple(f"class {position + 1} of the task" for position in range(widest))
+    named = {
+        name: [pool.class_names[label] for label in labels]
+        for name, labels in zip(task_names, labels_of_task, strict=True)
+    }
     return Stream(
         name=pool.name,
         scenario=scenario,
@@ -165,16 +161,19 @@ def make_tasks(
         input_shape=pool.input_shape,
         builders=tuple(builders),
         class_names=shared_names if head == "shared" else pool.class_names,
-        info={
-            **pool.info,
-            "seed": seed,
-            "head": head,
-            "limit": limit,
-            "tasks": {
-                name: [pool.class_names[label] for label in labels]
-                for name, labels in zip(task_names, labels_of_task, strict=True)
-            },
-        },
+        info={**pool.info, "seed": seed, "head": head, "limit": limit, "tasks": named},
+    )
+
+
+def _check_names(scenario: str, head: str) -> None:
+    if scenario not in SCENARIOS:
+        raise unknown("scenario", scenario, SCENARIOS)
+    if head not in HEADS:
+        raise unknown("head", head, HEADS)
+    require(
+        head == "multi" or scenario == "task",
+        f"head='shared' renumbers the labels of each task, which scenario={scenario!r} cannot undo; "
+        "use scenario='task' or head='multi'",
     )
 
 

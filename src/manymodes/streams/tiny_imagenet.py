@@ -10,15 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from manymodes.errors import UserError, require, unknown
 from manymodes.streams.domains import official_splits
 from manymodes.streams.fetch import Remote, fetch_file
-from manymodes.streams.images import Normalise, UnreadableImage, decode_all, image_data
+from manymodes.streams.images import Normalise, UnreadableImage, decode_all, select_from
 from manymodes.streams.places import Arrays, cached_arrays, data_root, find, not_found
 from manymodes.streams.split import Pool, class_order, make_tasks, stratified, tasks_by_class
-from manymodes.task import Stream, TensorData
+from manymodes.task import Stream
 
 ARCHIVE = "tiny-imagenet-200.zip"
 URL = f"http://cs231n.stanford.edu/{ARCHIVE}"
@@ -27,7 +26,7 @@ INSIDE = "tiny-imagenet-200"
 LAYOUTS = {"directory": ("wnids.txt", "train", "val/val_annotations.txt"), "archive": (ARCHIVE,)}
 FOLDERS = (INSIDE, "tiny-imagenet", "tiny_imagenet", f"tiny-imagenet/{INSIDE}")
 WANTED = f"{ARCHIVE}, or its unpacked directory {INSIDE}/"
-SPLITS = ("paper", "official")
+SPLITS = {"paper": "70/10/20 of all labelled images", "official": "90/10 of train; official val as test"}
 
 
 def split_tiny_imagenet(
@@ -75,24 +74,17 @@ def split_tiny_imagenet(
     tasks = min(10, len(tiny.names)) if tasks is None else tasks
     task_of = tasks_by_class(labels, order, tasks)
 
-    def select(index: Tensor, targets: Tensor, training: bool) -> TensorData:
-        images = torch.from_numpy(tiny.images[index.numpy()])
-        return image_data(images, targets, normalise=normalise, augment=augment, training=training)
-
     pool = Pool(
         name="split-tiny-imagenet",
         labels=labels,
         class_names=tiny.names,
         splits=stratified(labels, seed) if split == "paper" else official_splits(tiny.official, labels, seed),
-        select=select,
+        select=select_from(tiny.images, normalise=normalise, augment=augment),
         input_shape=tuple(tiny.images.shape[1:]),
         info={
             "source": f"Tiny-ImageNet-200 (Stanford CS231N), {tiny.source}",
             "licence": "research data without a formal licence (ImageNet's terms)",
-            "split": {
-                "paper": "70/10/20 of all labelled images",
-                "official": "90/10 of train; official val as test",
-            }[split],
+            "split": SPLITS[split],
             "class_order": [tiny.names[label] for label in order],
             "normalise": normalise,
             "augment": augment,
