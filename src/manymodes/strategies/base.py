@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ from manymodes.train import (
     shuffled,
     steps_per_epoch,
 )
+
+if TYPE_CHECKING:
+    from manymodes.arriving import Arriving, Observed
 
 OPTIMISERS = ("adamw", "sgd")
 SCHEDULES = ("1cycle", "constant")
@@ -150,6 +153,7 @@ class Strategy:
         self.about: dict[str, Any] = {}  # names of the outputs, how inputs are prepared: for its file
         self._num_outputs: int | None = None
         self._present: list[Any] | None = None  # which task it is in the middle of
+        self._arriving: Arriving | None = None  # watches for drift, once `observe` was called
         self._emit: Callable[[Event], None] = _silent
         self.use(0)
 
@@ -202,6 +206,19 @@ class Strategy:
         self.heads.append(task.classes)
         self.use(0)
         return self
+
+    def observe(self, inputs: Any, targets: Any, **options: Any) -> Observed:
+        """Take a batch of a stream without boundaries: a drift detector says when a new task begins.
+
+        `options` of the first call are those of `manymodes.arriving.Arriving`.
+        """
+        from manymodes.arriving import Arriving
+
+        if self._arriving is None:
+            self._arriving = Arriving(self, **options)
+        elif options:
+            raise UserError(f"{', '.join(options)}: options of observe are given at its first call")
+        return self._arriving.observe(inputs, targets)
 
     def begin(self, task: Task) -> None:
         """A new task: fresh optimisers, one per mode."""
