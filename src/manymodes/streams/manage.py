@@ -13,7 +13,7 @@ from manymodes.streams.fetch import Remote, damage
 from manymodes.streams.places import data_root
 from manymodes.task import Stream
 
-OWN = {"folder": "path", "arrays": "source", "huggingface": "dataset"}
+OWN = {"folder": "path", "arrays": "path", "huggingface": "dataset"}
 
 
 def fetch_stream(name: str, data_dir: str | Path | None = None) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manymodes.errors import UserError, require, unknown
+from manymodes.errors import UserError, one_line, require, unknown
 from manymodes.streams.images import Normalise, select_from
 from manymodes.streams.own import Choices, first_seen, natural, own_stream, part_number
 from manymodes.task import Data, Stream, TensorData
@@ -21,7 +21,7 @@ KEYS = ("x", "y", "task", "split")
 
 
 def arrays(
-    source: str | Path | Mapping[str, Any],
+    path: str | Path | Mapping[str, Any],
     *,
     scenario: str | None = None,
     seed: int = 0,
@@ -41,13 +41,13 @@ def arrays(
     tasks may be numbers or names; numbered tasks come in their order, named ones as they first appear.
 
     Args:
-        source: path of an npz file, or a dict of arrays or tensors.
+        path: an npz file, or a dict of arrays or tensors.
         scenario: "task", "class" or "instance"; unless given: the same classes everywhere make
             "instance", classes of their own in every task "task", anything else "class".
         seed: fixes the split.
         head: "multi" (an output per class) or "shared" (the tasks share outputs; scenario "task" only).
         limit: at most this many training samples per task, the same number of each class.
-        val: share of each class held out for validation, where there is no `split`.
+        val: share of each class held out for validation, where `split` names none.
         test: share of each class held out for testing, where there is no `split`.
         normalise: for images: "half", "imagenet", "cifar100" or "none".
         augment: random crops and mirroring of training batches; images only.
@@ -60,7 +60,7 @@ def arrays(
     ('instance', 2, 3, (4,))
 
     """
-    given = _opened(source)
+    given = _opened(path)
     inputs, labels = given["x"], _names(given["y"], "y")
     tasks = _names(given["task"], "task") if "task" in given else ["all"] * len(labels)
     for key in given:
@@ -72,7 +72,7 @@ def arrays(
     parts = None if named is None else [part_number(part, "the arrays") for part in named]
     numbered = "task" in given and given["task"].dtype.kind in "iufb"
     x = _inputs(inputs, integers)
-    file = None if isinstance(source, Mapping) else Path(source)
+    file = None if isinstance(path, Mapping) else Path(path)
     return own_stream(
         title or (file.stem if file else "arrays"),
         labels,
@@ -128,8 +128,7 @@ def _read(file: Path) -> dict[str, Array]:
     except UserError:
         raise
     except Exception as error:  # damaged files make zip, zlib and numpy raise all sorts
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{file} cannot be read as an npz file of plain arrays: {reason}") from None
+        raise UserError(f"{file} cannot be read as an npz file of plain arrays: {one_line(error)}") from None
     for key, value in found.items():  # a member without numpy's header comes as its bytes
         require(isinstance(value, np.ndarray), f"{file} cannot be read: its {key!r} is no array")
     return found

@@ -59,8 +59,8 @@ def folder(
         limit: at most this many training images per task, the same number of each class.
         size: scale all images to size x size pixels (their central square); needed if sizes differ.
         channels: 3 for colour, 1 for grey.
-        val: share of each class held out for validation.
-        test: share of each class held out for testing.
+        val: share of each class held out for validation, where the data names none.
+        test: share of each class held out for testing, where the data has no parts.
         normalise: "imagenet", "half", "cifar100" or "none".
         augment: random crops and mirroring of training batches.
         skip_unreadable: leave out images that cannot be decoded, with a warning that counts them.
