@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+BLOCK = 2**18  # on a CPU: what is between two operations stays in the cache, no large memory is asked for
+
 
 class Quadratic:
     """strength / 2 * sum_d importance_d (theta_d - anchor_d)^2.
@@ -32,7 +34,10 @@ class Quadratic:
 
     def add_gradient(self, theta: Tensor, gradient: Tensor) -> None:
         """gradient += strength * importance * (theta - anchor), in place."""
-        gradient.addcmul_(self.importance, theta - self.anchor, value=self.strength)
+        size = BLOCK if theta.device.type == "cpu" else max(1, theta.numel())
+        vectors = (gradient, self.importance, theta, self.anchor)
+        for part, importance, here, anchor in zip(*(v.split(size) for v in vectors), strict=True):
+            part.addcmul_(importance, here - anchor, value=self.strength)
 
     def merge(self, anchor: Tensor, importance: Tensor) -> None:
         """Add importance / 2 * (theta - anchor)^2; where both importances are zero the anchor moves along."""
