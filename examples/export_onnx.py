@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 
 import manymodes as mm
 from manymodes.export import export
+from manymodes.preparation import about
 
 
 def classify(file, folder):
@@ -38,7 +39,7 @@ def show(folder):
     train = np.arange(len(pixels)) % 5 != 0
     stream = mm.streams.arrays({"x": pixels[train], "y": digits.target[train]})
     learner = mm.MOTA(mm.models.mlp(64, outputs=10), modes=2, epochs=15, device="cpu")
-    learner.about = mm.preparation.about(stream)  # names and preparation, as `manymodes run` notes them
+    learner.about = about(stream)  # names and preparation, as `manymodes run` notes them
     for task in stream:
         learner.learn(task)
     done = export(learner, folder / "digits.onnx")
