@@ -218,7 +218,7 @@ def test_resume_refuses_what_contradicts(begun, words, told):
 def test_resume_accepts_what_says_the_same(begun):
     from manymodes.commands.resume import resumed
 
-    words = ["--strategy", "ewc", "--strength", "100", "--hidden", "[12]", "--seeds", "0", "--jobs", "1"]
+    words = ["--strategy", "ewc", "--epochs", "200", "--hidden", "[12]", "--seeds", "0", "--jobs", "1"]
     config, _, folder = resumed([f"--resume={begun}", *words])
     assert config.strategy["epochs"] == 200
     assert config.model["hidden"] == [12]

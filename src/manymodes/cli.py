@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from manymodes.errors import UserError, unknown
+from manymodes.errors import UserError, one_line, unknown
 from manymodes.version import __version__
 
 COMMANDS: dict[str, str] = {
@@ -47,8 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"manymodes.commands.{words[0]}")
         return int(module.main(words[1:]) or 0)
     except UserError as error:
-        print(f"manymodes: error: {error}", file=sys.stderr)
+        print(f"manymodes: error: {one_line(error, most=2000)}", file=sys.stderr)
         return error.code
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise
+        print("manymodes: error: there is not enough memory: try a smaller model or batch", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as error:
         print(f"manymodes: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130

@@ -27,6 +27,17 @@ class PastDataError(RuntimeError):
     """A strategy that promised not to rehearse asked for an earlier task's data."""
 
 
+def one_line(error: object, most: int = 200) -> str:
+    r"""What an error says, in one line of bearable length that a terminal can show.
+
+    >>> one_line(ValueError("no\n  \x1b[31mgood")), one_line(KeyError())
+    ('no \\x1b[31mgood', 'KeyError')
+    """
+    words = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
+    return text if len(text) <= most else text[:most] + "..."
+
+
 def unknown(kind: str, value: object, valid: Iterable[str], way_out: str = "") -> UserError:
     """The error for a name that is not in a list.
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from manymodes import locks
-from manymodes.errors import DamagedFile, UserError, require
+from manymodes.errors import DamagedFile, UserError, one_line, require
 
 TEXT_BYTES = 64 * 2**20  # a larger JSON file is not one of ours
 YAML_BYTES = 2**20  # nor a larger YAML file
@@ -122,7 +122,7 @@ def read_json(path: Path) -> Any:
     except UserError:
         raise
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} is not valid JSON: {_line(error)}") from None
+        raise DamagedFile(f"{path} is not valid JSON: {one_line(error)}") from None
 
 
 def read_yaml(path: Path, name: str | None = None) -> Any:
@@ -131,7 +131,7 @@ def read_yaml(path: Path, name: str | None = None) -> Any:
     try:
         return yaml.load(text, _Plain)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
-        raise UserError(f"{name} is not valid YAML: {_line(error)}") from None
+        raise UserError(f"{name} is not valid YAML: {one_line(error)}") from None
 
 
 class _Plain(yaml.SafeLoader):  # type: ignore[misc]
@@ -169,14 +169,8 @@ def read_header(path: Path) -> dict[str, str]:
     except UserError:
         raise
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} is damaged: its header is not valid JSON: {_line(error)}") from None
+        raise DamagedFile(f"{path} is damaged: its header is not valid JSON: {one_line(error)}") from None
     metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise DamagedFile(f"{path} is damaged: its header is not one of safetensors")
     return metadata
-
-
-def _line(error: BaseException) -> str:
-    """An error's text in one line of bearable length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "..."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from manymodes import store
-from manymodes.errors import DamagedFile, UserError, require
+from manymodes.errors import DamagedFile, UserError, one_line, require
 from manymodes.signature import options_of
 from manymodes.strategies.base import Strategy
 from manymodes.strategies.registry import REGISTRY, name_of, strategy_class
@@ -77,7 +77,7 @@ def load(
     except UserError:
         raise
     except ODD as error:
-        raise DamagedFile(f"{path} is damaged: {_first(error)}") from None
+        raise DamagedFile(f"{path} is damaged: {one_line(error)}") from None
     give_state(learner, state, path)
     found = meta.get("about", {})
     learner.about = found if isinstance(found, dict) else {}
@@ -92,7 +92,7 @@ def give_state(learner: Strategy, state: Any, path: str | Path) -> None:
         raise UserError(f"{path}: {error}") from None
     except ODD as error:
         raise UserError(
-            f"{path} does not fit this learner ({_first(error)}): it was saved by another strategy, network "
+            f"{path} does not fit this learner ({one_line(error)}): it is of another strategy, network "
             "or version"
         ) from None
 
@@ -126,7 +126,7 @@ def _checked(state: Any, meta: dict[str, Any], path: str | Path) -> _Saved:
         assert outputs is None or (type(outputs) is int and 0 < outputs <= most)
         assert all(type(c) is int and 0 <= c < (outputs or 0) for head in heads for c in head)
     except ODD as error:
-        raise DamagedFile(f"{path} does not hold a learner ({_first(error)})") from None
+        raise DamagedFile(f"{path} does not hold a learner ({one_line(error)})") from None
     return _Saved(theta, frozen, options)
 
 
@@ -134,16 +134,17 @@ def _rebuilt(recipe: Any, path: str | Path, parameters: int) -> nn.Module:
     from manymodes.models import REGISTRY as MODELS
     from manymodes.models import find_model
 
-    if not isinstance(recipe, dict) or recipe.get("name") not in MODELS:
+    name = recipe.get("name") if isinstance(recipe, dict) else None
+    if not isinstance(name, str) or name not in MODELS:
         raise UserError(f"{path} holds a network that is not one of ours: give it as load(..., model=...)")
-    make = find_model(recipe["name"])
+    make = find_model(name)
     try:
         with torch.device("meta"):  # costs no memory: first see whether it is the network of these weights
             count = sum(p.numel() for p in make(**recipe["options"]).parameters())
         require(count == parameters, f"the network has {count} parameters, the weights {parameters}")
         module: nn.Module = make(**recipe["options"])
     except ODD as error:
-        raise DamagedFile(f"{path} is damaged: its network cannot be rebuilt ({_first(error)})") from None
+        raise DamagedFile(f"{path} is damaged: its network cannot be rebuilt ({one_line(error)})") from None
     return module
 
 
@@ -153,8 +154,3 @@ def _freeze(module: nn.Module, frozen: dict[str, Tensor]) -> None:
         parameter = module.get_parameter(name).requires_grad_(False)
         require(parameter.shape == tensor.shape, f"the network's {name!r} is not the one that was saved")
         parameter.copy_(tensor)
-
-
-def _first(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from manymodes.errors import DamagedFile, UserError, require
+from manymodes.errors import DamagedFile, UserError, one_line, require
 from manymodes.files import read_header, read_json, write_atomically, write_json, write_text
 
 __all__ = [
@@ -90,7 +90,7 @@ def load_state(path: Path, folder: Path | None = None) -> tuple[Any, dict[str, A
     except DamagedFile:
         raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} is damaged: {type(error).__name__} {error}") from None
+        raise DamagedFile(f"{path} is damaged: {type(error).__name__} {one_line(error)}") from None
 
 
 def read_meta(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -210,7 +210,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedFile(f"{path} is damaged: {' '.join(str(error).split())}") from None
+        raise DamagedFile(f"{path} is damaged: {one_line(error)}") from None
     if header.get("sha256") != _checksum(tensors, header["body"]):
         raise DamagedFile(f"{path} is damaged: its checksum does not match")
     return tensors, header
@@ -224,7 +224,7 @@ def _body(path: Path, header: dict[str, str]) -> dict[str, Any]:
         if not {"state", "meta"} <= set(body) or not isinstance(body["meta"], dict):
             raise KeyError("state")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedFile(f"{path} is damaged: {type(error).__name__} {error}") from None
+        raise DamagedFile(f"{path} is damaged: {type(error).__name__} {one_line(error)}") from None
     return dict(body)
 
 

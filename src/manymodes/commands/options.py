@@ -13,6 +13,7 @@ from manymodes.commands.complaints import Flag
 from manymodes.commands.complaints import Parser as Parser
 from manymodes.commands.request import FLAGS, NAMES, add_arguments, request_of
 from manymodes.commands.request import Request as Request
+from manymodes.commands.trust import check_typed
 from manymodes.config import Config, canonical, options_for
 from manymodes.errors import UserError, unknown
 from manymodes.files import read_yaml
@@ -25,7 +26,7 @@ PROFILES = ("default", "paper")
 
 def with_config_file(words: Sequence[str]) -> list[str]:
     """Replace `--config FILE` by the file's options; what is given explicitly comes later and wins."""
-    words, plain, from_file = list(words), [], []
+    words, plain, from_file, files = list(words), [], [], []
     while words:
         word = words.pop(0)
         name, _, value = word.partition("=")
@@ -36,7 +37,10 @@ def with_config_file(words: Sequence[str]) -> list[str]:
             if not words:
                 raise UserError("--config needs a YAML file")
             value = words.pop(0)
+        files.append(value)
         from_file += flattened(_read_yaml(_config_path(value)))
+    if from_file:
+        check_typed(f"--config {', '.join(files)}", split(from_file), split(plain))
     return from_file + plain
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from manymodes.commands.options import Request, flattened, full_name, parse, split, with_config_file
-from manymodes.config import PARTS, Config, differences, options_for, plain
+from manymodes.commands.trust import check_typed, own_code
+from manymodes.config import PARTS, Config, canonical, differences, options_for, plain
 from manymodes.errors import UserError
 from manymodes.runfiles import RunFiles
 
 FREE = ("jobs", "checkpoint_every", "record_trajectory", "log", "print_config")  # no part of a run's identity
-LIBRARIES = ("huggingface", "timm", "torchvision", "hf")  # names with a colon that are not a person's code
 
 
 def resumed(argv: Sequence[str]) -> tuple[Config, Request, Path]:
@@ -47,28 +47,20 @@ def command(folder: Path, config: Config) -> str:
     words = ["manymodes", "run", "--resume", str(folder)]
     for part in PARTS:
         name = getattr(config, part)["name"]
-        words += [f"--{part}", name] if _own_code(name) else []
+        words += [f"--{part}", name] if own_code(name) else []
     return shlex.join(words)
 
 
-def _own_code(name: Any) -> bool:
-    return isinstance(name, str) and ":" in name and name.partition(":")[0] not in LIBRARIES
-
-
 def _agreed(saved: dict[str, Any], pairs: list[tuple[str, str]], folder: Path) -> None:
-    """What a directory names is imported only if the person names it too: it may come from anybody."""
+    """The run is of what was typed, if anything was; what it imports was typed."""
     for part in PARTS:
         name = saved[part].get("name")
-        told = [value for option, value in pairs if option in (part, f"{part}.name")]
         if not isinstance(name, str):
             raise UserError(f"{folder / 'config.yaml'} does not name a {part}")
-        if told and told[-1] != name:
+        told = [value for option, value in pairs if option in (part, f"{part}.name")]
+        if told and canonical(part, told[-1]) != name:
             raise UserError(f"{folder} was begun with --{part} {name}, not {told[-1]}")
-        if _own_code(name) and not told:
-            raise UserError(
-                f"{folder} imports {part} {name!r}: if that is yours, say so by adding "
-                f"--{part} {shlex.quote(name)}"
-            )
+    check_typed(str(folder), [(part, saved[part]["name"]) for part in PARTS], pairs)
 
 
 def _typed(saved: dict[str, Any], folder: Path) -> Config:

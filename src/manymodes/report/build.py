@@ -85,7 +85,7 @@ def _part(content: Table) -> Part:
     ]
     data = overview.data(experiment)
     runs = [(m.label, run) for m in experiment.methods for run in m.runs]
-    if any(run.modes > 1 or run.get("surfaces") for _, run in runs):
+    if any(run.modes > 1 or any(run.get("surfaces")) for _, run in runs):
         charts = _of_run(allocation.charts(experiment, modes))
         sections.append(Section("modes", "Modes", words.MODES, charts, words.NO_MODES))
     scapes = {run.path: landscapes.read(run) for _, run in runs}

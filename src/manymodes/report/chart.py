@@ -157,6 +157,6 @@ def heat_map(
     layers = [cells.encode(x=x, y=y, color=color, opacity=seen, tooltip=tooltip)]
     if text is not None:
         dark = f"datum.value > {low:.6g} + flip * {high - low:.6g} && !({faded})"
-        ink = alt.condition(dark, alt.value(alt.ExprRef("onfill")), alt.value(alt.ExprRef("ink")))
+        ink = alt.condition(dark, alt.value(alt.ExprRef("onfill")), alt.value(alt.ExprRef("cell")))
         layers.append(alt.Chart(ROWS).mark_text(fontSize=11).encode(x=x, y=y, text=text, color=ink))
     return alt.layer(*layers)

@@ -104,7 +104,7 @@ def _run_paths(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give run directories, or a folder of them")
     level = [folder]
-    for _ in range(DEPTH):
+    for _ in range(DEPTH + 1):
         yield from (path for path in level if (path / "config.yaml").is_file() and not _helps(path, folder))
         try:
             level = [

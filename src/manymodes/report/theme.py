@@ -12,22 +12,22 @@ SANS = "Inter, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', Arial, sans-se
 TOKENS: dict[str, dict[str, str]] = {
     "light": {
         "paper": "#ffffff", "ink": "#1c1f23", "muted": "#5c636b", "grid": "#e7e8ea", "axis": "#b9bec4",
-        "accent": "#b8410a", "low": "#eef2f6", "high": "#0b4f8a", "onfill": "#ffffff",
+        "accent": "#b8410a", "low": "#eef2f6", "high": "#0b4f8a", "cell": "#000000", "onfill": "#ffffff",
     },
     "dark": {
         "paper": "#171a1e", "ink": "#e9eaec", "muted": "#a3abb4", "grid": "#2a2f35", "axis": "#535b64",
-        "accent": "#ff9a5c", "low": "#20262d", "high": "#8cc8ff", "onfill": "#0d1013",
+        "accent": "#ff9a5c", "low": "#20262d", "high": "#8cc8ff", "cell": "#ffffff", "onfill": "#000000",
     },
 }  # fmt: skip
 
 # From this share of a heat map's scale on, a cell needs the other ink to be read.
-FLIP = {"light": 0.67, "dark": 0.48}
+FLIP = {"light": 0.735, "dark": 0.505}
 
 # Slots: the same method has the same colour in every report. Chosen for contrast on both backgrounds and
 # for distance under simulated protanopia and deuteranopia (tests/report/test_theme.py measures both).
 CATEGORY: dict[str, tuple[str, ...]] = {
-    "light": ("#c2410c", "#1d5fb4", "#0f766e", "#a21caf", "#9a6700", "#3f3f8f", "#2f8fb3", "#8c1d40"),
-    "dark": ("#ff9a5c", "#6aa8f7", "#34c3a8", "#e58af0", "#e3b341", "#a5a5ff", "#7fd8f2", "#ff8fa8"),
+    "light": ("#c2410c", "#1d5fb4", "#0a6141", "#681a66", "#af8659", "#0c1484", "#1098c7", "#6d0a09"),
+    "dark": ("#ff9a5c", "#6aa8f7", "#7dca9a", "#a052ab", "#f7f4a9", "#486de7", "#78d1f4", "#bf5355"),
 }
 NEUTRAL: dict[str, tuple[str, str]] = {"light": ("#767c84", "#1c1f23"), "dark": ("#8f979f", "#e9eaec")}
 SLOTS = ("mota", "ewc", "ensemble", "si", "lwf", "lwf-ewc", "er", "agem")
