@@ -5,7 +5,7 @@ READY := .venv/.ready
 # The torch wheel the constraints name; anything newer pulls gigabytes of GPU packages on some machines.
 TORCH := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
 
-.PHONY: help demo test lint types bench clean
+.PHONY: help demo test lint types torture fuzz bench clean
 help:            ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -33,6 +33,14 @@ types: $(READY)  ## mypy, strict
 
 test: lint types ## everything: ruff, mypy, import-linter, doctests, pytest
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --doctest-modules src tests
+
+KILLS ?= 100
+CASES ?= 2000
+torture: $(READY) ## kill, starve and damage runs of every strategy; a table of what was tried, survived and lost
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills $(KILLS) --cases 0
+
+fuzz: $(READY)   ## hostile files: 2,000 of each kind (CASES=...)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills 0 --cases $(CASES)
 
 bench: $(READY)  ## speed as ratios measured in one run
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

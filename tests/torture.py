@@ -1,4 +1,4 @@
-"""`make torture`: every fault many times, and a table of what was tried, survived and lost.
+"""`make torture` and `make fuzz`: every fault many times, and a table of what was tried, survived and lost.
 
 A run survives a fault if it ends, or says in one line why not, and then goes on to the same bits as a run
 that nothing happened to. Hostile files are survived if they are used or refused in one line. Data lost is

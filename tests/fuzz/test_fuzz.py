@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.kinds import KINDS, check
 
-CASES = 200  # `make torture` tries 2,000 of each
+CASES = 200  # `make fuzz` tries 2,000 of each
 
 
 @pytest.fixture
