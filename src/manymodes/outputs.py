@@ -40,16 +40,21 @@ class Valid:
         first = ordered[0]
         # Neighbouring outputs (the usual case) are a view, everything else a gather.
         self._view = slice(first, ordered[-1] + 1) if ordered[-1] - first == len(ordered) - 1 else None
+        self._all = len(ordered) == num_outputs
 
     def __len__(self) -> int:
         return len(self.classes)
 
     def logits(self, logits_SC: Tensor) -> Tensor:
         """The valid columns."""
+        if self._all:
+            return logits_SC
         return logits_SC[:, self.columns] if self._view is None else logits_SC[:, self._view]
 
     def targets(self, targets: Tensor) -> Tensor:
         """Targets renumbered to positions among the valid outputs."""
+        if self._all:
+            return targets
         return targets - self._view.start if self._view is not None else self._lookup[targets]
 
     def widen(self, probabilities_SK: Tensor) -> Tensor:

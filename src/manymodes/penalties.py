@@ -27,6 +27,7 @@ class Quadratic:
 
     def __init__(self, anchor: Tensor, importance: Tensor, strength: float) -> None:
         self.anchor, self.importance, self.strength = anchor, importance, strength
+        self._room: Tensor | None = None  # for theta - anchor: asking for memory at each step costs more
 
     def value(self, theta: Tensor) -> Tensor:
         """The penalty at theta, as a scalar tensor."""
@@ -34,10 +35,13 @@ class Quadratic:
 
     def add_gradient(self, theta: Tensor, gradient: Tensor) -> None:
         """gradient += strength * importance * (theta - anchor), in place."""
-        size = BLOCK if theta.device.type == "cpu" else max(1, theta.numel())
+        size = min(BLOCK, theta.numel()) if theta.device.type == "cpu" else theta.numel()
+        if self._room is None:
+            self._room = torch.empty_like(theta[:size])
         vectors = (gradient, self.importance, theta, self.anchor)
         for part, importance, here, anchor in zip(*(v.split(size) for v in vectors), strict=True):
-            part.addcmul_(importance, here - anchor, value=self.strength)
+            apart = torch.sub(here, anchor, out=self._room[: len(here)])
+            part.addcmul_(importance, apart, value=self.strength)
 
     def merge(self, anchor: Tensor, importance: Tensor) -> None:
         """Add importance / 2 * (theta - anchor)^2; where both importances are zero the anchor moves along."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
 from manymodes import fisher
 from manymodes.backtracking import Choice
@@ -168,7 +168,7 @@ class MOTA(Separated):
                 self.pass_over(task, mode, lambda batch: self.loss(batch, valid))
                 continue
             self._distance = Mean()
-            self.pass_over(task, mode, partial(self._mode_loss, mode, valid))
+            self.pass_over(task, mode, partial(self._mode_loss, mode, valid, self._rest_table(mode)))
             if self._resting is not None:
                 self._resting[mode] = self._true_log_probs(mode, task.train, valid)
             if self._checkpoints is not None:
@@ -194,32 +194,39 @@ class MOTA(Separated):
 
     # ---- the loss of one mode -------------------------------------------------------------------
 
-    def _mode_loss(self, mode: int, valid: Valid, batch: Batch) -> Tensor:
+    def _mode_loss(self, mode: int, valid: Valid, table_S: Tensor | None, batch: Batch) -> Tensor:
         # What rests is computed first: it may borrow the module.
-        rest = self._rest(mode, batch, valid) if len(self.modes) > 1 and self.joint_weight > 0 else None
+        rest = None
+        if table_S is not None:
+            rest = table_S[batch.index.to(table_S.device)]
+        elif len(self.modes) > 1 and self.joint_weight > 0:
+            rest = self._rest(mode, batch, valid)
         soft = self._teachers[mode](batch) if self._teachers else None
         logits = self.forward(batch.inputs)
-        targets = valid.targets(batch.targets)
-        loss = cross_entropy(valid.logits(logits), targets)
-        if rest is not None:
-            own = of_targets(log_softmax(valid.logits(logits), dim=1), targets)
+        if rest is None:
+            loss = self.loss_of(logits, batch, valid)
+        else:
+            own = of_targets(log_softmax(valid.logits(logits), dim=1), valid.targets(batch.targets))
             joint = torch.logaddexp(own, rest) - math.log(len(self.modes))
-            loss = torch.lerp(loss, -joint.mean(), self.joint_weight)
+            loss = -torch.lerp(own, joint, self.joint_weight).mean()
         if soft is not None:
             distance = distillation(logits, soft, self._groups, self.temperature)
             self._distance.add(distance.detach())
             loss = loss + self.distillation * distance
         return loss
 
+    def _rest_table(self, mode: int) -> Tensor | None:
+        """log sum_{j != i} p_j(y|x) of every training sample, (S,): the others rest while mode i moves."""
+        return None if self._resting is None else torch.logsumexp(self._resting[self._others(mode)], dim=0)
+
+    def _others(self, mode: int) -> list[int]:
+        return [m for m in range(len(self.modes)) if m != mode]
+
     @torch.no_grad()
     def _rest(self, mode: int, batch: Batch, valid: Valid) -> Tensor:
-        """log sum_{j != i} p_j(y|x): looked up, or computed where inputs are augmented."""
-        others = [m for m in range(len(self.modes)) if m != mode]
-        if self._resting is not None:
-            where = batch.index.to(self._resting.device)
-            return torch.logsumexp(self._resting[others][:, where], dim=0)
+        """The same of a batch, computed: where inputs are augmented there is nothing to look up."""
         rows, targets = [], valid.targets(batch.targets)
-        for other in others:
+        for other in self._others(mode):
             bound = self.model.bound(self.modes.theta[other], self.modes.buffers[other])
             with bound, self.model.evaluating():
                 log_probs = log_softmax(valid.logits(self.forward(batch.inputs)), dim=1)
@@ -253,7 +260,12 @@ class MOTA(Separated):
     def _checkpoint(self, mode: int, epoch: int, task: Task) -> None:
         assert self._checkpoints is not None
         data = self._search_data(task)
-        probabilities = self._true_log_probs(mode, data, self.valid(task.classes)).exp()
+        looked_up = self._resting is not None and data is task.train  # just now, by the mode as it is
+        log_probs = (
+            self._resting[mode] if looked_up and self._resting is not None
+            else self._true_log_probs(mode, data, self.valid(task.classes))
+        )  # fmt: skip
+        probabilities = log_probs.exp()
         drift = self._energy(mode)
         if self.distillation > 0:
             drift += self.distillation * self._function_drift(mode, data)
