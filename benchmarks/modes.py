@@ -1,6 +1,6 @@
 """What an adaptation epoch of MOTA costs: over N epochs of fine-tuning, beside the algorithm as printed.
 
-    python benchmarks/modes.py [--json PATH] [--quick] [--rounds N] [--threads N] [--clock wall|cpu] [--only NAME]
+    python benchmarks/modes.py [--json PATH] [--quick] [--rounds N] [--threads N] [--clock wall|cpu]
 
 One epoch of task 2 with N modes: training, looking up what rests, the checkpoint and what it needs for the
 search (a tenth of the samples is held out). "printed" is Algorithm 1 written down plainly, with ordinary
