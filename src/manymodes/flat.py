@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import NamedTuple
 
 import torch
@@ -64,6 +65,9 @@ class FlatModel:
         self.buffers = torch.cat(flattened) if owned else vector.new_zeros(0)
         for parameter, (_, where, shape) in zip(self._parameters, self.segments, strict=True):
             parameter.grad = self.theta.grad[where].view(shape)
+        for part in module.modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and vector.is_cuda:
+                part.forward = MethodType(_without_cudnn, part)  # type: ignore[method-assign]
         self.bind(self.theta.data, self.buffers)
 
     @property
@@ -114,6 +118,12 @@ class FlatModel:
     def layers(self) -> list[slice]:
         """The slices of weight tensors with two or more dimensions: the paper's layers."""
         return [s.slice for s in self.segments if len(s.shape) >= 2]
+
+
+def _without_cudnn(norm: nn.modules.batchnorm._BatchNorm, inputs: Tensor) -> Tensor:
+    """cuDNN's BatchNorm reads 16 bytes at once and crashes on views that start in between; PyTorch's does not."""
+    with torch.backends.cudnn.flags(enabled=False):
+        return type(norm).forward(norm, inputs)
 
 
 def _segments(named: list[tuple[str, Tensor]] | list[tuple[str, nn.Parameter]]) -> list[Segment]:
