@@ -303,5 +303,36 @@ def test_equal_capacity_narrows_what_has_modes():
     assert "--model.width" in words
 
 
+def test_rows_in_several_scenarios_each_at_its_own_capacity():
+    words = ["--strategies", "finetune,mota", "--scenarios", "instance, task", "--model", "mlp"]
+    configs, _, _ = plan(words)
+    assert [(c.stream["scenario"], c.label) for c in configs] == [
+        ("instance", "finetune"), ("instance", "mota"), ("task", "finetune"), ("task", "mota"),
+    ]  # fmt: skip
+    assert len({c.slug for c in configs}) == 4
+    shared = at_equal_capacity(plan([*words, "--stream.head", "shared", "--scenarios", "task"])[0])
+    sizes = [build_learner(c, build_stream(c)).modes.theta.numel() for c in shared]
+    assert 0.9 * sizes[0] <= sizes[1] <= sizes[0]
+
+
+def test_print_config_of_a_comparison_is_a_config_for_each_row(tmp_path, capsys):
+    words = ["--strategies", "ewc,mota:modes=3", "--equal-capacity", "--epochs", "2"]
+    assert main(["compare", *words, "--print-config", "--out", str(tmp_path / "runs")]) == 0
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    configs = at_equal_capacity(plan(words)[0])
+    assert documents == [plain(c.as_dict()) for c in configs]
+    path = written(tmp_path / "row.yaml", documents[1])
+    assert plain(parse(["--config", path])[0].as_dict()) == documents[1]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_of_compare_has_its_own_options(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", "--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--strategies", "--scenarios", "--equal_capacity", "--seeds"))
+
+
 def test_equal_capacity_can_be_switched_off():
     assert not plan(["--strategies", "ewc", "--equal-capacity", "false"])[2]

@@ -43,3 +43,8 @@ def stream(tasks=2, *, scenario="task", samples=30, outputs=None):
     seen = [tuple(range(2 * t + 2)) for t in range(tasks)] if scenario == "class" else groups
     builders = [lambda g=g, v=v: task(g, samples, valid=v) for g, v in zip(groups, seen, strict=True)]
     return Stream("toys", scenario, outputs or 2 * tasks, (6,), tuple(builders))
+
+
+def flat(tasks: int = 2):
+    """A stream of no choice of scenario, for the command line: `--stream tests.toys:flat`."""
+    return stream(tasks)

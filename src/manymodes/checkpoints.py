@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from manymodes.backtracking import Choice, backtrack, can_still_win
+from manymodes.errors import TrainingDiverged
 from manymodes.scratch import Scratch
 from manymodes.store import Blob, save_blob
 
@@ -54,6 +56,11 @@ class Checkpoints:
         self, mode: int, epoch: int, theta: Tensor, buffers: Tensor, probabilities_S: Tensor, drift: float
     ) -> None:
         """Keep this checkpoint and drop those of the same mode that it rules out (or itself)."""
+        if not (math.isfinite(drift) and bool(probabilities_S.isfinite().all())):
+            raise TrainingDiverged(
+                f"the drift of mode {mode} became {drift} in epoch {epoch}: "
+                "try a lower lr or a smaller strength"
+            )
         row = Checkpoint(epoch, probabilities_S.cpu(), drift)
         rows = [*self.kept[mode], row]
         wins = can_still_win(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manymodes.errors import UserError, require
+from manymodes.errors import TrainingDiverged, UserError, require
 from manymodes.task import Batch
 
 KINDS = ("empirical", "sampled", "exact")
@@ -129,9 +129,7 @@ def _check_finite(batch: Batch, logits_SC: Tensor) -> None:
     if finite.all():
         return
     first = int((~finite).nonzero()[0])
-    given = batch.inputs[first]
-    cause = "" if bool(given.isfinite().all()) else ", and neither is its input"
-    raise UserError(
-        f"the module's output for sample {int(batch.index[first])} is not finite{cause}: a Fisher of it "
-        "would not be finite either; look at the input or at the weights"
-    )
+    what = f"the module's output for sample {int(batch.index[first])} is not finite"
+    if not bool(batch.inputs[first].isfinite().all()):
+        raise UserError(f"{what}, and neither is its input: remove or fill it")
+    raise TrainingDiverged(f"{what}, and a Fisher of it would not be either")

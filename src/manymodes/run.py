@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from manymodes import metrics, observe
+from manymodes.errors import UserError
 from manymodes.modes import joint
 from manymodes.outputs import of_targets
 from manymodes.preparation import about
@@ -146,6 +147,10 @@ def evaluate(
     """Accuracy, NLL, calibration error, and each mode's share of the true class's probability."""
     valid = learner.valid_for(data, classes)
     log_probs_NSK = learner.mode_log_probs(data, valid)
+    odd_S = log_probs_NSK.isnan().any(dim=2).any(dim=0)
+    if bool(odd_S.any()):
+        first = int(odd_S.float().argmax())
+        raise UserError(f"the prediction for test sample {first} is not a number: look at that input")
     targets = valid.targets(data.targets.to(log_probs_NSK.device))
     probabilities = joint(log_probs_NSK).exp()
     true = torch.stack([of_targets(rows, targets) for rows in log_probs_NSK])

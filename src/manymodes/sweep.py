@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,7 @@ def execute_all(
             failures[outcome.number] = f"{config.slug}: {outcome.error}"
             print(f"manymodes: {failures[outcome.number]}", flush=True)
 
-    with stop.listening():
+    with _no_empty(out), stop.listening():
         if jobs <= 1 or len(configs) == 1:
             _one_after_another(configs, paths, options, stop, on_end)
         else:
@@ -216,6 +216,18 @@ def execute_all(
             raise UserError(reasons.pop())
         raise SomeFailed(results, failures, f"{len(failures)} of {len(configs)} runs failed")
     return [results[number] for number in range(len(configs))]
+
+
+@contextmanager
+def _no_empty(out: Path) -> Iterator[None]:
+    """Folders that are made for runs of which none begins are not left behind."""
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # something is in it, or it was never made
+                folder.rmdir()
 
 
 def _one_after_another(

@@ -37,11 +37,12 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One method over its seeds."""
+    """One method in one scenario, over its seeds."""
 
     label: str
     results: list[dict[str, Any]]
     command: str
+    scenario: str = ""
 
     def values(self, key: str) -> list[float]:
         """The metric of every seed."""
@@ -50,35 +51,43 @@ class Row:
 
 def rows_of(configs: Sequence[Config], results: Sequence[dict[str, Any]]) -> list[Row]:
     """Group runs that differ by their seed alone, in order of appearance."""
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for number, config in enumerate(configs):
-        groups.setdefault(config.label, []).append(number)
+        groups.setdefault((_scenario(config), config.label), []).append(number)
     _add_relative_drift(configs, results)
     return [
         Row(
             label,
             [results[n] for n in numbers],
             configs[numbers[0]].command([configs[n].seed for n in numbers]),
+            scenario,
         )
-        for label, numbers in groups.items()
+        for (scenario, label), numbers in groups.items()
     ]
+
+
+def _scenario(config: Config) -> str:
+    return str(config.stream.get("scenario") or "")
 
 
 def _add_relative_drift(configs: Sequence[Config], results: Sequence[dict[str, Any]]) -> None:
     """Drift as the paper gives it: relative to fine-tuning with the same seed."""
     reference = {
-        config.seed: result["task_drift"]
+        (_scenario(config), config.seed): result["task_drift"]
         for config, result in zip(configs, results, strict=True)
         if config.strategy["name"] == "finetune"
     }
     for config, result in zip(configs, results, strict=True):
-        base = reference.get(config.seed)
+        base = reference.get((_scenario(config), config.seed))
         result["relative_drift"] = result["task_drift"] / base if base else None
 
 
 def show(rows: Sequence[Row], console: Console, title: str) -> None:
-    """Print the table, then the exact command of each row."""
+    """Print the table, a part for each scenario, then the exact command of each row."""
     table = Table(title=title, title_justify="left", header_style="bold")
+    parts = {row.scenario: [r for r in rows if r.scenario == row.scenario] for row in rows}
+    if len(parts) > 1:
+        table.add_column("scenario")
     table.add_column("method", no_wrap=True, overflow="fold")
     for column in COLUMNS:
         table.add_column(column.title, justify="right")
@@ -86,14 +95,17 @@ def show(rows: Sequence[Row], console: Console, title: str) -> None:
     table.add_column("storage", justify="right")
     table.add_column("also kept", justify="left", overflow="fold")
     table.add_column("seconds", justify="right")
-    best = {column.key: _best(rows, column) for column in COLUMNS}
-    for row in rows:
-        cells = [_cell(row, column, best[column.key]) for column in COLUMNS]
-        first = row.results[0]
-        seconds = mean_interval(row.values("seconds"))[0]
-        table.add_row(
-            row.label, *cells, f"{first['capacity']:,}", _multiple(first), _kept(first), f"{seconds:.1f}"
-        )
+    for scenario, part in parts.items():
+        best = {column.key: _best(part, column) for column in COLUMNS}
+        for row in part:
+            cells = [_cell(row, column, best[column.key]) for column in COLUMNS]
+            first = row.results[0]
+            seconds = mean_interval(row.values("seconds"))[0]
+            table.add_row(
+                *([scenario] if len(parts) > 1 else []), row.label, *cells,
+                f"{first['capacity']:,}", _multiple(first), _kept(first), f"{seconds:.1f}",
+            )  # fmt: skip
+        table.add_section()
     console.print(table)
     console.print(f"Mean and 95 % interval over {len(rows[0].results)} seeds; [bold green]best[/] marked "
                   "(multitask keeps all data and is left out).")  # fmt: skip

@@ -214,7 +214,9 @@ def test_an_epoch_costs_one_training_pass_and_one_look_per_mode(monkeypatch):
         learner.model.module.forward = lambda x, inner=inner, seen=seen: (seen.append(len(x)), inner(x))[1]
         learner.learn(second)
         counts[modes] = sum(seen)
-    per_mode = TRAINING["epochs"] * 2 * 20 + 20  # train and look per epoch, one look before
+    per_mode = (
+        TRAINING["epochs"] * 2 * 20 + 20 + 8
+    )  # train and look per epoch, one look before, a check after
     assert counts == {n: n * per_mode + 1 for n in counts}  # and the sample that asks for the outputs
 
 

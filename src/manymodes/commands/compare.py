@@ -6,14 +6,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+import yaml
+
 from manymodes.commands.complaints import Flag
 from manymodes.commands.options import Request, parse, split, with_config_file
+from manymodes.commands.request import COMPARE
 from manymodes.commands.run import execute_and_show
-from manymodes.config import Config, build_model, build_stream, canonical, fitted, options_for
-from manymodes.errors import UserError
+from manymodes.config import Config, build_model, build_stream, canonical, fitted, options_for, plain
+from manymodes.errors import UserError, unknown
 from manymodes.strategies.registry import REGISTRY
-
-FLAGS = ("equal_capacity",)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,27 +24,33 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--resume is for `manymodes run`: to go on with a comparison give its command again")
     if equal:
         configs = at_equal_capacity(configs)
+    if request.print_config:
+        rows = [plain(config.as_dict()) for config in configs]
+        print(yaml.safe_dump_all(rows, sort_keys=False), end="")
+        return 0
     whole = [replace(config, seed=seed) for config in configs for seed in request.seeds]
     execute_and_show(whole, request, shlex.join(["manymodes", "compare", *argv]))
     return 0
 
 
 def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
-    """One configuration per row of `--strategies a,b:option=value,...`.
+    """One configuration per row of `--strategies a,b:option=value,...`, in each of the `--scenarios`.
 
     An option goes to every row whose strategy has it; `--ewc.strength 3` goes to rows of that strategy.
     """
     pairs = split(with_config_file(argv))
-    wanted = [value for name, value in pairs if name == "strategies"]
-    if wanted and isinstance(wanted[-1], Flag):
+    own = {name: value for name, value in pairs if name in COMPARE}
+    if isinstance(own.get("strategies"), Flag):
         raise UserError("--strategies needs a value, e.g. finetune,ewc,mota:modes=4")
-    rows = _rows(wanted[-1] if wanted else "all")
-    equal = any(name in FLAGS and value == "true" for name, value in pairs)
-    pairs = [(n, v) for n, v in pairs if n not in ("strategies", *FLAGS)]
+    rows = _rows(own.get("strategies", "all"))
+    equal = own.get("equal_capacity", "false")
+    if equal not in ("true", "false"):
+        raise UserError(f"equal_capacity must be true or false, not {equal!r}")
+    pairs = [(n, v) for n, v in pairs if n not in COMPARE]
     names = [row[0] for row in rows]
     options = {name: set(options_for("strategy", name)) for name in names}
     configs, request = [], None
-    for name, own in rows:
+    for name, extra in rows:
         mine = [("strategy", name)]
         for option, value in pairs:
             owner, dot, rest = option.partition(".")
@@ -52,7 +59,7 @@ def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
                 mine += [(f"strategy.{rest}", value)] if owner == name else []
             elif option in options[name] or not any(option in other for other in options.values()):
                 mine.append((option, value))
-        everything = [*mine, *((f"strategy.{n}", v) for n, v in own)]
+        everything = [*mine, *((f"strategy.{n}", v) for n, v in extra)]
         words = [f"--{n}" if isinstance(v, Flag) else f"--{n}={v}" for n, v in everything]
         config, request = parse(words, "compare")
         configs.append(config)
@@ -61,7 +68,7 @@ def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
         raise UserError(f"--strategies names {twice!r} twice: rows must differ, e.g. mota,mota:modes=4")
-    return configs, request, equal
+    return _in_scenarios(configs, own.get("scenarios")), request, equal == "true"
 
 
 def _rows(text: str) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -78,10 +85,33 @@ def _rows(text: str) -> list[tuple[str, list[tuple[str, str]]]]:
     return rows
 
 
+def _in_scenarios(configs: list[Config], text: str | None) -> list[Config]:
+    """Every row in each of these scenarios, one scenario after the other."""
+    from manymodes.task import SCENARIOS
+
+    if text is None:
+        return configs
+    if "scenario" not in options_for("stream", configs[0].stream["name"]):
+        raise UserError(f"stream {configs[0].stream['name']!r} has one scenario only: leave --scenarios out")
+    wanted = list(dict.fromkeys(SCENARIOS if text == "all" else text.replace(" ", "").split(",")))
+    for scenario in wanted:
+        if scenario not in SCENARIOS:
+            raise unknown("scenario in --scenarios", scenario, (*SCENARIOS, "all"))
+    return [
+        replace(config, stream=config.stream | {"scenario": scenario})
+        for scenario in wanted
+        for config in configs
+    ]
+
+
 def at_equal_capacity(configs: list[Config]) -> list[Config]:
     """Narrower networks for strategies with several modes: together they do not exceed the single one."""
     from manymodes.models import count_parameters
 
-    stream = build_stream(configs[0])
-    budget = count_parameters(build_model(configs[0], stream))
-    return [fitted(config, stream, budget) for config in configs]
+    found, before = [], None
+    for config in configs:
+        if config.stream != before:  # in another scenario the single network may have another head
+            before, stream = config.stream, build_stream(config)
+            budget = count_parameters(build_model(config, stream))
+        found.append(fitted(config, stream, budget))
+    return found

@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 from manymodes.commands.complaints import Flag
 from manymodes.commands.complaints import Parser as Parser
-from manymodes.commands.request import FLAGS, NAMES, add_arguments, request_of
+from manymodes.commands.request import FLAGS, NAMES, add_arguments, add_compare_arguments, request_of
 from manymodes.commands.request import Request as Request
 from manymodes.commands.trust import check_typed
 from manymodes.config import Config, canonical, options_for
@@ -111,7 +111,11 @@ def _parser(
     command: str, names: dict[str, str], tables: dict[str, dict[str, Option]], profile: str
 ) -> Parser:
     about = f"Options of strategy {names['strategy']}, stream {names['stream']}, model {names['model']}."
+    if command == "compare":
+        about += " Every other strategy's are there too, for the rows that have them: --ewc.strength 3."
     parser = Parser(prog=f"manymodes {command}", description=about, exit_on_error=False)
+    if command == "compare":
+        add_compare_arguments(parser)
     paper = _paper(names["strategy"]) if profile == "paper" else {}
     add_arguments(parser, str(paper.get("seed", 0)))
     for part, options in tables.items():
@@ -182,4 +186,7 @@ def _last_name(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> str | No
 
 
 def _last(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> str | None:
-    return next((value for name, value in reversed(pairs) if name in names), None)
+    value = next((value for name, value in reversed(pairs) if name in names), None)
+    if isinstance(value, Flag):
+        raise UserError(f"--{names[0]} needs a value")
+    return value

@@ -15,6 +15,11 @@ from manymodes.trajectory import WHEN
 NAMES = ("out", "seeds", "seed", "jobs", "threads", "deterministic", "checkpoint_every", "record_trajectory",
          "log", "resume", "profile", "print_config")  # fmt: skip
 FLAGS = ("print_config", "deterministic", "record_trajectory")  # may stand alone: that means true
+COMPARE = {
+    "strategies": "Rows, e.g. finetune,ewc,mota:modes=4 (default: all).",
+    "scenarios": "Each row in each of these, e.g. task,class,instance, or all (default: the stream's own).",
+    "equal_capacity": "Networks so narrow that all modes together are no larger than the single one.",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,12 @@ def add_arguments(parser: Parser, seeds: str) -> None:
     parser.add_argument("--resume", type=str | None, default=None, help="Go on with this run directory.")
     parser.add_argument("--profile", type=str, default="default", help="default, or paper (Appendix A.1).")
     parser.add_argument("--print_config", type=bool, default=False, help="Print the configuration and stop.")
+
+
+def add_compare_arguments(parser: Parser) -> None:
+    """What only `compare` has, for its --help: it takes them out before options are parsed."""
+    for name, about in COMPARE.items():
+        parser.add_argument(f"--{name}", type=bool if name == "equal_capacity" else str, help=about)
 
 
 def request_of(values: Namespace, one_seed: bool) -> Request:

@@ -77,8 +77,8 @@ def _show(configs: list[Config], results: list[dict[str, Any]]) -> None:
 
     from manymodes.table import rows_of, show
 
-    stream = configs[0].stream
-    title = " ".join(str(v) for v in (stream["name"], stream.get("scenario")) if v)
+    stream, scenarios = configs[0].stream, {config.stream.get("scenario") for config in configs}
+    title = " ".join([stream["name"], *(str(s) for s in scenarios if s and len(scenarios) == 1)])
     show(rows_of(configs, results), Console(width=None if sys.stdout.isatty() else 170), title)
 
 

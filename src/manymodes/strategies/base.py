@@ -21,7 +21,7 @@ from manymodes.modes import Modes, joint
 from manymodes.outputs import Valid, log_probabilities
 from manymodes.preparation import inputs_of
 from manymodes.signature import check_names, options_of
-from manymodes.strategies.checks import check_inputs, check_options, check_task, probe
+from manymodes.strategies.checks import check_inputs, check_options, check_outputs, check_task, probe
 from manymodes.strategies.given import as_task, unlabelled
 from manymodes.task import Batch, Data, Task
 from manymodes.train import (
@@ -195,7 +195,7 @@ class Strategy:
                 self.epochs_done += 1
                 if on_epoch is not None:
                     on_epoch(self)
-            self.end(visible)
+            self._end(visible)
         except BaseException:
             self.load_state_dict(undo)
             raise
@@ -235,6 +235,14 @@ class Strategy:
 
     def end(self, task: Task) -> None:
         """The task is over: consolidate."""
+
+    def _end(self, task: Task) -> None:
+        """`end`; the last step of all may have been the one too far, which no loss has told of."""
+        try:
+            self.end(task)
+            check_outputs(self, task)
+        except TrainingDiverged as error:
+            raise TrainingDiverged(f"{error}, at the end of task {task.name!r}: {self._way_out}") from None
 
     # ---- the pieces of an epoch ---------------------------------------------------------------------
 
@@ -461,8 +469,7 @@ class Strategy:
         epoch = (self.epochs_done or 0) + 1
         if not math.isfinite(loss) or not bool(torch.isfinite(self.modes.theta[mode]).all()):
             raise TrainingDiverged(
-                f"the loss became {loss} in task {task.name!r}, epoch {epoch}, mode {mode}: "
-                f"try a lower lr (now {self.lr:g}), a smaller strength, or check the inputs"
+                f"the loss became {loss} in task {task.name!r}, epoch {epoch}, mode {mode}: {self._way_out}"
             )
         self._emit(
             Event(
@@ -470,6 +477,10 @@ class Strategy:
                 loss, penalty, self.drift(mode), seconds,
             )
         )  # fmt: skip
+
+    @property
+    def _way_out(self) -> str:
+        return f"try a lower lr (now {self.lr:g}), a smaller strength, or check the inputs"
 
     def drift(self, mode: int) -> float:
         """Mean squared change per parameter of a mode since the task began."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manymodes.errors import UserError, require
+from manymodes.errors import TrainingDiverged, UserError, require
 from manymodes.task import Data, Task, TensorData
 
 if TYPE_CHECKING:
@@ -77,6 +77,19 @@ def check_inputs(whose: str, data: Data) -> None:
         f"NaN or infinite inputs in {count} of {len(data)} {whose} "
         f"(the first is sample {int(bad.float().argmax())}): remove or fill them",
     )
+
+
+@torch.no_grad()
+def check_outputs(learner: Strategy, task: Task) -> None:
+    """What every mode says about a few samples are numbers."""
+    batch = next(iter(task.train.batches([torch.arange(min(len(task.train), 8))])))
+    inputs = batch.inputs.to(learner.model.device)
+    for mode in range(len(learner.modes)):
+        learner.use(mode)
+        with learner.model.evaluating():
+            logits = learner.forward(inputs)
+        if not bool(torch.isfinite(logits).all()):
+            raise TrainingDiverged(f"the outputs of mode {mode} are not finite")
 
 
 @torch.no_grad()

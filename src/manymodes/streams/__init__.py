@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from manymodes.errors import UserError, unknown
+from manymodes.errors import UserError, require, unknown
 from manymodes.streams.registry import STREAMS
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def make_stream(name: str, **options: Any) -> Stream:
     2
     """
     if name.startswith("huggingface:"):
-        options = {"dataset": name.partition(":")[2], **options}
+        dataset = name.partition(":")[2]
+        require(bool(dataset), "stream 'huggingface:' needs a name, e.g. huggingface:cifar100")
+        options = {"dataset": dataset, **options}
     function = find_stream(name)
     parameters = inspect.signature(function).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
