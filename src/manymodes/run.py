@@ -14,6 +14,7 @@ from manymodes.errors import UserError
 from manymodes.modes import joint
 from manymodes.outputs import of_targets
 from manymodes.preparation import about
+from manymodes.robustness import robustness
 from manymodes.strategies.base import Event, Strategy
 from manymodes.strategies.registry import name_of
 from manymodes.task import Data, Stream, Task
@@ -26,6 +27,8 @@ class Record:
     accuracy: list[list[float]] = field(default_factory=list)
     nll: list[list[float]] = field(default_factory=list)
     calibration: list[list[float]] = field(default_factory=list)
+    shifted: list[float] = field(default_factory=list)  # in the end, a value a task: see robustness.py
+    unseen: dict[str, list[float]] = field(default_factory=dict)
     responsibility: list[list[list[float]]] = field(default_factory=list)  # (T + 1, T, N)
     drift: list[list[float]] = field(default_factory=list)  # (T, N): mean squared change per parameter
     chosen: list[list[int] | None] = field(default_factory=list)  # the epochs that backtracking chose
@@ -43,6 +46,11 @@ class Record:
         """How many tasks are learnt and evaluated."""
         return len(self.seconds)
 
+    def _robustness(self) -> dict[str, float]:
+        means = {"shifted_accuracy": self.shifted, "ood_auroc": self.unseen.get("confidence", []),
+                 "ood_auroc_disagreement": self.unseen.get("disagreement", [])}  # fmt: skip
+        return {key: metrics.mean_interval(values)[0] for key, values in means.items() if values}
+
     def metrics(self) -> dict[str, Any]:
         """metrics.json: all of this, and the paper's metrics."""
         last = metrics.mean_interval
@@ -50,6 +58,7 @@ class Record:
             metrics.summary(self.accuracy)
             | {"task_drift": metrics.task_drift(self.drift)}
             | {"final_nll": last(self.nll[-1])[0], "final_calibration_error": last(self.calibration[-1])[0]}
+            | self._robustness()
             | asdict(self)
             | {"seconds": sum(self.seconds), "seconds_per_task": self.seconds}
         )
@@ -80,6 +89,8 @@ def run(
         if learner.tasks_learnt == number:
             _learn(learner, stream[number], record, on_event, on_epoch)
         _evaluate(learner, stream, tests, number + 1, record)
+        if number + 1 == len(stream):
+            _evaluate_robustness(learner, stream, tests, record)
         if on_task is not None:
             on_task(learner, record)
     return record
@@ -129,15 +140,27 @@ class _TestOf:
 
 def _evaluate(learner: Strategy, stream: Stream, tests: list[_TestOf], row: int, record: Record) -> None:
     """Add a row to the record's matrices: the learner after `row` tasks, on every task."""
-    columns: list[tuple[float, float, float, list[float]]] = []
-    for number, test in enumerate(tests):
-        # Class-IL: the outputs seen up to now (or up to that task, if it is still to come).
-        classes = tests[max(row - 1, number)].classes if stream.scenario == "class" else test.classes
-        columns.append(evaluate(learner, test.data, classes))
+    valid = _valid(stream, tests, row)
+    columns = [evaluate(learner, test.data, own) for test, own in zip(tests, valid, strict=True)]
     record.accuracy.append([c[0] for c in columns])
     record.nll.append([c[1] for c in columns])
     record.calibration.append([c[2] for c in columns])
     record.responsibility.append([c[3] for c in columns])
+
+
+def _valid(stream: Stream, tests: list[_TestOf], row: int) -> list[tuple[int, ...]]:
+    """The valid outputs of every task after `row` tasks."""
+    if stream.scenario != "class":
+        return [test.classes for test in tests]
+    # Class-IL: the outputs seen up to now (or up to that task, if it is still to come).
+    return [tests[max(row - 1, number)].classes for number in range(len(tests))]
+
+
+def _evaluate_robustness(learner: Strategy, stream: Stream, tests: list[_TestOf], record: Record) -> None:
+    unseen = None if stream.unseen is None else stream.unseen()
+    found = robustness(learner, tests, _valid(stream, tests, len(tests)), unseen)
+    record.shifted = found.shifted
+    record.unseen = {"confidence": found.confidence, "disagreement": found.disagreement}
 
 
 @torch.no_grad()

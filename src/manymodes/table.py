@@ -31,6 +31,9 @@ COLUMNS = (
     Column("forgetting", "forgetting", -1),
     Column("final_nll", "NLL", -1, percent=False),
     Column("final_calibration_error", "ECE", -1),
+    Column("shifted_accuracy", "noisy", 1),
+    Column("ood_auroc", "AUROC", 1),
+    Column("ood_auroc_disagreement", "MI AUROC", 1),
     Column("relative_drift", "drift", 0, percent=False),
 )
 
@@ -89,16 +92,17 @@ def show(rows: Sequence[Row], console: Console, title: str) -> None:
     if len(parts) > 1:
         table.add_column("scenario")
     table.add_column("method", no_wrap=True, overflow="fold")
-    for column in COLUMNS:
+    columns = [column for column in COLUMNS if any(row.values(column.key) for row in rows)]
+    for column in columns:
         table.add_column(column.title, justify="right")
     table.add_column("parameters", justify="right")
     table.add_column("storage", justify="right")
     table.add_column("also kept", justify="left", overflow="fold")
     table.add_column("seconds", justify="right")
     for scenario, part in parts.items():
-        best = {column.key: _best(part, column) for column in COLUMNS}
+        best = {column.key: _best(part, column) for column in columns}
         for row in part:
-            cells = [_cell(row, column, best[column.key]) for column in COLUMNS]
+            cells = [_cell(row, column, best[column.key]) for column in columns]
             first = row.results[0]
             seconds = mean_interval(row.values("seconds"))[0]
             table.add_row(

@@ -173,7 +173,8 @@ class Stream(Sequence[Task]):
     """A sequence of tasks, each made when asked for.
 
     `scenario` is "task" (the valid outputs are the task's own), "class" (those seen so far) or
-    "instance" (all, always). `class_names[i]` names output i.
+    "instance" (all, always). `class_names[i]` names output i. `unseen` makes samples of classes that never
+    arrive: a learner should be unsure of them.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Stream(Sequence[Task]):
     builders: tuple[Callable[[], Task], ...] = field(repr=False)
     class_names: tuple[str, ...] = ()
     info: dict[str, Any] = field(default_factory=dict)
+    unseen: Callable[[], Data] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.scenario not in SCENARIOS:

@@ -31,7 +31,7 @@ def _charts(parts):
 EXPECTED = {
     "progress", "final", "matrix", "tasks", "forgetting", "drift", "layers", "seconds", "loss", "moved",
     "responsibility", "chosen", "cosine", "surface", "checkpoints", "sharpness", "landscape", "tradeoff",
-    "theorem", "drift_over_tasks", "total", "cost",
+    "theorem", "against", "drift_over_tasks", "total", "cost",
 }  # fmt: skip
 
 

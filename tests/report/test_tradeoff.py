@@ -123,5 +123,5 @@ def test_the_observation_says_how_far_multitask_moves(tmp_path):
     for strategy, drift in (("multitask", 4.0), ("ewc", 1.0), ("mota", 2.0)):
         write_run(tmp_path, strategy, tasks=2, drift=[[9.0], [drift]])
     text = moving.observation(_experiment(tmp_path))
-    assert "4 times as far as ewc and 2 times as far as mota" in text
+    assert "4 times as far as EWC and 2 times as far as MOTA" in text
     assert "As the paper observes" in text

@@ -158,5 +158,6 @@ def heat_map(
     if text is not None:
         dark = f"datum.value > {low:.6g} + flip * {high - low:.6g} && !({faded})"
         ink = alt.condition(dark, alt.value(alt.ExprRef("onfill")), alt.value(alt.ExprRef("cell")))
-        layers.append(alt.Chart(ROWS).mark_text(fontSize=11).encode(x=x, y=y, text=text, color=ink))
+        marks = alt.Chart(ROWS).mark_text(fontSize=11)  # it lies above the cell, so it needs the tooltip too
+        layers.append(marks.encode(x=x, y=y, text=text, color=ink, tooltip=tooltip))
     return alt.layer(*layers)

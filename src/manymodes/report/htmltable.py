@@ -6,7 +6,7 @@ import math
 from html import escape
 
 from manymodes.metrics import mean_interval
-from manymodes.report.tables import COLUMNS, MINUS, NONE, Column, Row, Table
+from manymodes.report.tables import MINUS, NONE, Column, Row, Table
 from manymodes.report.theme import Palette
 
 # Paths on a square of -1 to 1, the same shapes as in the charts.
@@ -35,10 +35,10 @@ def swatch(palette: Palette, name: str) -> str:
 def comparison(table: Table, palette: Palette) -> str:
     """The table, then the command of each row."""
     heads = [_head("Method", "", "text")]
-    heads += [_head(c.title, c.about, "number", {1: "↑", -1: "↓", 0: ""}[c.best]) for c in COLUMNS[:1]]
+    heads += [_head(c.title, c.about, "number", {1: "↑", -1: "↓", 0: ""}[c.best]) for c in table.columns[:1]]
     test = "difference of average accuracy; p of a paired t-test over seeds, Holm's correction"
     heads.append(_head("Against the best", test, "number"))
-    heads += [_head(c.title, c.about, "number", {1: "↑", -1: "↓", 0: ""}[c.best]) for c in COLUMNS[1:]]
+    heads += [_head(c.title, c.about, "number", {1: "↑", -1: "↓", 0: ""}[c.best]) for c in table.columns[1:]]
     heads += [_head("Parameters", "of all modes together", "number"),
               _head("Also kept", "numbers kept beside the parameters, in multiples of them", "number"),
               _head("Replay", "samples of earlier tasks kept", "number"),
@@ -73,14 +73,14 @@ def _row(table: Table, row: Row, palette: Palette) -> str:
     label = row.method.label
     shown = escape(label).replace(":", ":<wbr>")
     cells = [f"<th scope=row><span class=who>{swatch(palette, label)}<span>{shown}</span></span></th>"]
-    cells.append(_metric(table, row, COLUMNS[0]))
+    cells.append(_metric(table, row, table.columns[0]))
     cells.append(_difference(table, row))
-    cells += [_metric(table, row, column) for column in COLUMNS[1:]]
+    cells += [_metric(table, row, column) for column in table.columns[1:]]
     seconds = mean_interval(row.method.values("seconds"))[0]
     replay = row.storage("replay_samples")
     cells += [
         _cell(row.method.capacity, f"{row.method.capacity:,}"),
-        _cell(row.networks - 1, escape(row.kept), "words"),
+        _cell(row.networks - 1, escape(row.kept).replace(", ", ",<br>"), "words"),
         _cell(replay, f"{replay:,}" if replay else NONE),
         _cell(None, NONE) if math.isnan(seconds) else _cell(seconds, f"{seconds:.1f}"),
         f"<td><button type=button class=copy data-copy=\"{escape(row.method.command)}\">Copy"
@@ -95,7 +95,7 @@ def _metric(table: Table, row: Row, column: Column) -> str:
     if not values:
         return _cell(None, NONE)
     text, _, half = column.text(values).partition(" ± ")
-    shown = escape(text) + (f"<span class=half> ± {escape(half)}</span>" if half else "")
+    shown = escape(text) + (f" <span class=half>± {escape(half)}</span>" if half else "")
     best = row is table.best(column)
     return _cell(mean_interval(values)[0], shown + ("<span class=hidden> (best)</span>" if best else ""),
                  "best" if best else "")  # fmt: skip
@@ -107,7 +107,7 @@ def _difference(table: Table, row: Row) -> str:
     told = row.difference
     if told is None or told.seeds == 0:
         return _cell(None, NONE)
-    p = "" if told.p is None else f"<span class=half> p {_p(told.p)}</span>"
+    p = "" if told.p is None else f" <span class=half>p {_p(told.p)}</span>"
     return _cell(told.mean, f"{told.mean * 100:+.1f}".replace("-", MINUS) + p)
 
 

@@ -10,7 +10,7 @@ import altair as alt
 
 from manymodes import files
 from manymodes.errors import UserError
-from manymodes.report.chart import PICKED, ROWS, Chart, Columns, named, number, shaped, word
+from manymodes.report.chart import PICKED, ROWS, Chart, Columns, named, number, percent, shaped, word
 from manymodes.report.groups import Experiment
 from manymodes.report.overview import SHOWN
 from manymodes.report.runs import Run
@@ -116,6 +116,7 @@ def surface_chart(experiment: Experiment, shared: Scale) -> Chart:
         number("value", "on the shared scale", ".2f"),
         number("x", "along direction 1"),
         number("y", "along direction 2"),
+        percent("plane", "of the path lies in this plane"),
     ]
     cells = (
         alt.Chart(ROWS)
@@ -167,7 +168,9 @@ def sharpness(found: list[Landscape], label: str) -> list[dict[str, Any]]:
 def rows(found: list[Landscape], shared: Scale) -> Columns:
     """Cells (kind 0) and path (kind 1, 2, ...); `w` is a cell's width, and 1 at the end of the path."""
     several = bool(found) and found[0].run.modes > 1
-    made: Columns = {name: [] for name in ("panel", "kind", "x", "y", "w", "loss", "value")} if found else {}
+    made: Columns = (
+        {name: [] for name in ("panel", "kind", "x", "y", "w", "loss", "value", "plane")} if found else {}
+    )
     for scape in found:
         width = scape.x[1] - scape.x[0]
         xs, ys = ([_brief(v - width / 2) for v in axis] for axis in (scape.x, scape.y))
@@ -181,6 +184,7 @@ def rows(found: list[Landscape], shared: Scale) -> Columns:
             made["y"] += [y for y in ys for _ in xs] + [_brief(y) for _, y in scape.path]
             made["w"] += [_brief(width)] * cells + [int(n == last) for n in range(1, last + 1)]
             made["loss"] += [float(f"{loss:.3g}") for loss in losses] + [0] * last
+            made["plane"] += [_brief(min(1.0, sum(scape.explained)))] * (cells + last)
             made["value"] += [shared.level(loss) for loss in losses] + [0] * last
     return made
 

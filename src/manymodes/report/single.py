@@ -107,7 +107,7 @@ def _bars(y: alt.Y, tips: list[alt.Tooltip], **more: Any) -> alt.Chart:
 
 
 def _forgetting() -> Chart:
-    y = alt.Y("value:Q", title="points lost", axis=alt.Axis(format=".0%", tickCount=5))
+    y = alt.Y("value:Q", title="points lost", axis=alt.Axis(format=".2~%", tickCount=5))
     tips = [number("task", "task", "d"), percent("peak", "best so far"), percent("final", "in the end"),
             percent("value", "forgotten")]  # fmt: skip
     return Chart(

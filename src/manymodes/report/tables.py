@@ -40,7 +40,7 @@ class Column:
 
     @staticmethod
     def _percent(value: float) -> str:
-        return f"{value * 100:.1f}"
+        return f"{value * 100:.1f}".replace("-0.0", "0.0").replace("-", MINUS)
 
     @staticmethod
     def _plain(value: float) -> str:
@@ -68,6 +68,16 @@ COLUMNS = (
         "final_nll", "NLL", -1, percent=False, about="negative log-likelihood of the final model, in nats"
     ),
     Column("final_calibration_error", "ECE", -1, about="gap between confidence and accuracy, in points"),
+    Column("shifted_accuracy", "Noisy inputs", 1, about="accuracy with noise as strong as the inputs, in %"),
+    Column(
+        "ood_auroc", "OOD AUROC", 1, about="how well confidence tells unseen classes from seen ones, in %"
+    ),
+    Column(
+        "ood_auroc_disagreement",
+        "OOD AUROC, disagreement",
+        1,
+        about="the same by the disagreement (mutual information) of the modes, in %",
+    ),
 )
 
 
@@ -108,6 +118,11 @@ class Table:
     experiment: Experiment
     rows: list[Row]
 
+    @property
+    def columns(self) -> list[Column]:
+        """The columns that any row has a value in."""
+        return [column for column in COLUMNS if any(row.values[column.key] for row in self.rows)]
+
     def best(self, column: Column) -> Row | None:
         """The row with the best mean; the upper bound does not compete, and alone nobody wins."""
         rivals = [r for r in self.rows if r.values[column.key] and not r.method.is_reference]
@@ -130,11 +145,11 @@ def markdown(tables: Sequence[Table]) -> str:
     """All tables as GitHub's Markdown."""
     parts = []
     for content in tables:
-        titles = ["Method", *(c.title for c in COLUMNS), "Parameters", "Also kept", "Replay", "Seeds"]
+        titles = ["Method", *(c.title for c in content.columns), "Parameters", "Also kept", "Replay", "Seeds"]
         lines = [" | ".join(titles), " | ".join(["---", *["---:"] * (len(titles) - 1)])]
         for row in content.rows:
             cells = [_markdown(row.method.label)]
-            for column in COLUMNS:
+            for column in content.columns:
                 text = column.text(row.values[column.key])
                 cells.append(f"**{text}**" if row is content.best(column) else text)
             cells += [f"{row.method.capacity:,}", row.kept, _replay(row), str(len(row.method.runs))]
@@ -149,12 +164,13 @@ def latex(tables: Sequence[Table]) -> str:
     arrows = {1: r" $\uparrow$", -1: r" $\downarrow$", 0: ""}
     parts = []
     for content in tables:
-        titles = ["Method", *(c.title + arrows[c.best] for c in COLUMNS), "Parameters", "Replay"]
+        titles = ["Method", *(c.title + arrows[c.best] for c in content.columns), "Parameters", "Replay"]
         lines = [" & ".join(titles) + r" \\", r"\midrule"]
         for row in content.rows:
             cells = [_latex(row.method.label)]
-            for column in COLUMNS:
-                text = column.text(row.values[column.key], r" \pm ").replace(NONE, r"\text{--}")
+            for column in content.columns:
+                text = column.text(row.values[column.key], r" \pm ").replace(MINUS, "-")
+                text = text.replace(NONE, r"\text{--}")
                 cells.append(rf"$\mathbf{{{text}}}$" if row is content.best(column) else f"${text}$")
             replay = _replay(row).replace(NONE, "--")
             cells += [f"{row.networks:.3g} $\\times$ {row.method.capacity:,}", replay]

@@ -94,7 +94,7 @@ def of_modes(count: int) -> Palette:
 def of_tasks(count: int) -> Palette:
     """Task 1 to task T on a ramp."""
     colors = {theme: [_mix(*RAMPS[theme], n / max(1, count - 1)) for n in range(count)] for theme in TOKENS}
-    return Palette([f"task {n + 1}" for n in range(count)], colors, [SHAPES[n % 8] for n in range(count)])
+    return Palette([f"task {n + 1}" for n in range(count)], colors, ["circle"] * count)
 
 
 def _mix(first: str, last: str, share: float) -> str:

@@ -21,7 +21,7 @@ NO_MODES = "This run has one mode and no backtracking: there is nothing to alloc
 def headline(table: Table) -> str:
     """Who is best, by how much, and how far from the upper bound.
 
-    Says "not told apart" where the paired test over seeds does not separate the first two.
+    Says so where the paired test over seeds does not separate the first two.
     """
     experiment = table.experiment
     best = experiment.best
@@ -93,6 +93,15 @@ def _second(table: Table) -> Method | None:
 
 
 def _name(method: Method) -> str:
+    return name_of(method.label)
+
+
+def name_of(label: str) -> str:
+    """A label as people write it.
+
+    >>> name_of("mota:modes=4")
+    'MOTA (modes=4)'
+    """
     upper = {
         "mota": "MOTA",
         "ewc": "EWC",
@@ -102,7 +111,7 @@ def _name(method: Method) -> str:
         "er": "ER",
         "agem": "A-GEM",
     }
-    head, colon, rest = method.label.partition(":")
+    head, colon, rest = label.partition(":")
     return upper.get(head, head) + (f" ({rest.replace(':', ', ')})" if colon else "")
 
 

@@ -18,7 +18,15 @@ from manymodes.streams.domains import official_splits
 from manymodes.streams.fetch import Remote, fetch_file
 from manymodes.streams.images import Normalise, select_from
 from manymodes.streams.places import data_root
-from manymodes.streams.split import Pool, Splits, class_order, make_tasks, stratified, tasks_by_class
+from manymodes.streams.split import (
+    Pool,
+    Splits,
+    arriving,
+    class_order,
+    make_tasks,
+    stratified,
+    tasks_by_class,
+)
 from manymodes.task import SCENARIOS, Stream
 
 SPLITS = {"paper": "70/10/20 of all images", "official": "90/10 of official train; official test"}
@@ -42,6 +50,8 @@ def split_cifar100(
     seed: int = 0,
     head: str = "multi",
     limit: int | None = None,
+    unseen: int = 0,
+    label_noise: float = 0.0,
     classes: int | str | Sequence[int | str] | None = None,
     split: str = "paper",
     normalise: str = "cifar100",
@@ -61,6 +71,9 @@ def split_cifar100(
         seed: fixes the order of the classes and the split.
         head: "multi" (an output per class) or "shared" (the tasks share outputs; scenario "task" only).
         limit: at most this many training images per task, the same number of each class.
+        unseen: so many classes never arrive, and it is measured how well a learner tells their test images
+            from those of its own classes (AUROC; not for scenario "instance").
+        label_noise: share of training and validation images with a wrong label, another of the same task.
         classes: only these fine classes: a range of numbers as "50-99", the first n, or a list of names
             or numbers. So a network can be pretrained on "0-49" and tried on "50-99".
         split: "paper" pools all images and splits 70/10/20; "official" keeps the official test images
@@ -83,7 +96,11 @@ def split_cifar100(
     chosen = _chosen(classes, cifar.fine_names)
     rows = np.isin(cifar.fine, chosen).nonzero()[0]
     fine_S = torch.from_numpy(cifar.fine[rows])
-    arranged = (_by_coarse if scenario == "instance" else _by_fine)(cifar, chosen, rows, tasks, seed)
+    order = arriving(class_order(len(chosen), seed), unseen, scenario)
+    if scenario == "instance":
+        arranged = _by_coarse(cifar, chosen, rows, tasks, seed)
+    else:
+        arranged = _by_fine(cifar, chosen, rows, tasks, order)
     pool = Pool(
         name="split-cifar100",
         labels=arranged.labels,
@@ -105,7 +122,8 @@ def split_cifar100(
         },
     )
     names = [f"task {task + 1}" for task in range(arranged.tasks)]
-    return make_tasks(pool, arranged.task_of, names, scenario=scenario, head=head, limit=limit, seed=seed)
+    return make_tasks(pool, arranged.task_of, names, scenario=scenario, head=head, limit=limit, seed=seed,
+                      unseen=unseen, label_noise=label_noise)  # fmt: skip
 
 
 def remotes() -> list[Remote]:
@@ -146,12 +164,11 @@ def _chosen(classes: int | str | Sequence[int | str] | None, names: tuple[str, .
     return picked
 
 
-def _by_fine(cifar: Cifar, chosen: list[int], rows: Rows, tasks: int | None, seed: int) -> Arranged:
-    """The fine classes in an order fixed by the seed, ten tasks of them."""
+def _by_fine(cifar: Cifar, chosen: list[int], rows: Rows, tasks: int | None, order: list[int]) -> Arranged:
+    """The fine classes in their order, ten tasks of them."""
     labels = torch.from_numpy(np.searchsorted(chosen, cifar.fine[rows]))
     names = tuple(cifar.fine_names[c] for c in chosen)
-    order = class_order(len(chosen), seed)
-    tasks = min(10, len(chosen)) if tasks is None else tasks
+    tasks = min(10, len(order)) if tasks is None else tasks
     return Arranged(labels, names, tasks_by_class(labels, order, tasks), tasks, [names[c] for c in order])
 
 

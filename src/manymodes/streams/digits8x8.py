@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from manymodes.errors import require, unknown
-from manymodes.streams.split import Pool, Splits, class_order, make_tasks, stratified, tasks_by_class
+from manymodes.streams.split import (
+    Pool,
+    Splits,
+    arriving,
+    class_order,
+    make_tasks,
+    stratified,
+    tasks_by_class,
+)
 from manymodes.task import SCENARIOS, Stream, TensorData
 
 INK = 16  # a pixel counts the inked cells of a 4x4 square, 0 to 16
@@ -21,6 +29,8 @@ def digits(
     seed: int = 0,
     head: str = "multi",
     limit: int | None = None,
+    unseen: int = 0,
+    label_noise: float = 0.0,
 ) -> Stream:
     """Real handwritten digits, 70/10/20 into train, val and test; nothing to download.
 
@@ -35,6 +45,9 @@ def digits(
         seed: fixes the order of the classes and the split.
         head: "multi" (ten outputs) or "shared" (the tasks share two outputs; scenario "task" only).
         limit: at most this many training samples per task, the same number of each class.
+        unseen: so many classes never arrive, and it is measured how well a learner tells their test samples
+            from those of its own classes (AUROC; not for scenario "instance").
+        label_noise: share of training and validation samples with a wrong label, another of the same task.
 
     >>> stream = digits()
     >>> len(stream), stream.num_outputs, stream.input_shape, len(stream[0].classes)
@@ -48,7 +61,7 @@ def digits(
     tasks = 5 if tasks is None else tasks
     images, labels = _load()
     splits = stratified(labels, seed)
-    order = class_order(10, seed)
+    order = arriving(class_order(10, seed), unseen, scenario)
     if scenario == "instance":
         require(
             isinstance(tasks, int) and 1 <= tasks <= len(RENDITIONS),
@@ -76,7 +89,8 @@ def digits(
             "class_order": [str(digit) for digit in order],
         },
     )
-    return make_tasks(pool, task_of, names, scenario=scenario, head=head, limit=limit, seed=seed)
+    return make_tasks(pool, task_of, names, scenario=scenario, head=head, limit=limit, seed=seed,
+                      unseen=unseen, label_noise=label_noise)  # fmt: skip
 
 
 def _load() -> tuple[Tensor, Tensor]:

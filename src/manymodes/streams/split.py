@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from manymodes.task import SCENARIOS, Data, Stream, Task
 Rows = NDArray[np.int64]
 HEADS = ("multi", "shared")
 PAPER_FRACTIONS = (0.7, 0.1, 0.2)
-_ORDER, _SPLIT, _LIMIT = range(3)  # separate random streams: asking for fewer samples moves no split
+_ORDER, _SPLIT, _LIMIT, _NOISE = range(4)  # separate random streams: asking for fewer samples moves no split
 
 
 class Splits(NamedTuple):
@@ -99,8 +99,26 @@ def balanced(index: Tensor, labels: Tensor, limit: int, seed: int) -> Tensor:
     return torch.from_numpy(np.sort(shuffled[first]))
 
 
+def arriving(order: list[int], unseen: int, scenario: str) -> list[int]:
+    """The classes that arrive: all but the last `unseen`, whose test samples nobody should be sure of.
+
+    >>> arriving([2, 0, 3, 1], unseen=1, scenario="task")
+    [2, 0, 3]
+    """
+    most = len(order) - 2 if scenario != "instance" else 0
+    require(
+        isinstance(unseen, int) and 0 <= unseen <= most,
+        f"unseen={unseen!r}: of {len(order)} classes 0 to {most} can be kept out"
+        if most
+        else f"unseen={unseen!r}: with scenario='instance' every class is in every task; give 0",
+    )
+    return order[: len(order) - unseen]
+
+
 def tasks_by_class(labels: Tensor, order: Sequence[int], tasks: int) -> Tensor:
     """The task of every sample (S,) when the classes arrive in `order`, cut into `tasks` groups.
+
+    Samples of other classes are in no task (-1).
 
     >>> tasks_by_class(torch.tensor([0, 1, 2, 3]), order=[2, 0, 1, 3], tasks=2).tolist()
     [0, 1, 0, 1]
@@ -109,7 +127,7 @@ def tasks_by_class(labels: Tensor, order: Sequence[int], tasks: int) -> Tensor:
         isinstance(tasks, int) and 1 <= tasks <= len(order),
         f"tasks={tasks!r}: {len(order)} classes make 1 to {len(order)} tasks",
     )
-    task_of_class = torch.empty(len(order), dtype=torch.long)
+    task_of_class = torch.full((1 + max(int(labels.max()), *order),), -1)
     for task, group in enumerate(np.array_split(np.asarray(order), tasks)):
         task_of_class[torch.from_numpy(group)] = task
     return task_of_class[labels]
@@ -124,11 +142,15 @@ def make_tasks(
     head: str = "multi",
     limit: int | None = None,
     seed: int = 0,
+    unseen: int = 0,
+    label_noise: float = 0.0,
 ) -> Stream:
     """The stream whose task t holds the samples with task_of == t.
 
     Valid outputs: "task" the task's own classes, "class" those seen so far, "instance" all. With
-    head="shared" a task's labels are renumbered from 0 and every task uses the same few outputs.
+    head="shared" a task's labels are renumbered from 0 and every task uses the same few outputs. If
+    `unseen`, samples in no task are of classes that never arrive. `label_noise` is the share of training and
+    validation samples whose label is another class of their task.
     """
     _check_names(scenario, head)
     task_of_S = task_of.numpy()
@@ -137,6 +159,7 @@ def make_tasks(
     _check_sizes(labels_of_task, task_names, scenario, limit)
     widest = max(len(labels) for labels in labels_of_task)
     seen: set[int] = set()
+    taught = replace(pool, labels=_mislabelled(pool.labels, rows_of_task, label_noise, seed))
     builders = []
     for task, (name, rows, labels) in enumerate(zip(task_names, rows_of_task, labels_of_task, strict=True)):
         seen |= set(labels)
@@ -148,7 +171,7 @@ def make_tasks(
             output_of[torch.tensor(labels)] = torch.arange(len(labels))
         if limit is not None:
             rows = rows._replace(train=balanced(rows.train, pool.labels, limit, seed + task))
-        builders.append(partial(_build, pool, name, rows, tuple(valid), output_of))
+        builders.append(partial(_build, taught, name, rows, tuple(valid), output_of))
     shared_names = tuple(f"class {position + 1} of the task" for position in range(widest))
     named = {
         name: [pool.class_names[label] for label in labels]
@@ -162,6 +185,7 @@ def make_tasks(
         builders=tuple(builders),
         class_names=shared_names if head == "shared" else pool.class_names,
         info={**pool.info, "seed": seed, "head": head, "limit": limit, "tasks": named},
+        unseen=partial(_unseen, pool, task_of_S < 0) if unseen else None,
     )
 
 
@@ -207,6 +231,29 @@ def _check_sizes(
             limit is None or limit >= len(labels),
             f"limit={limit}: task {name!r} has {len(labels)} classes, so give it at least as many samples",
         )
+
+
+def _mislabelled(labels: Tensor, rows_of_task: list[Splits], share: float, seed: int) -> Tensor:
+    """What the learner is told: of each task's samples, `share` have another of its classes. Tests stay."""
+    require(
+        isinstance(share, int | float) and 0 <= share <= 1,
+        f"label_noise={share!r}: give the share of wrong labels, from 0 to 1",
+    )
+    told = labels.clone()
+    for task, rows in enumerate(rows_of_task if share else []):
+        draw = np.random.default_rng([_NOISE, seed, task])
+        own = torch.cat([rows.train, rows.val]).numpy()
+        classes, position = np.unique(labels[own].numpy(), return_inverse=True)
+        wrong = draw.permutation(len(own))[: round(share * len(own)) if len(classes) > 1 else 0]
+        step = draw.integers(1, max(2, len(classes)), len(wrong))
+        told[own[wrong]] = torch.from_numpy(classes[(position[wrong] + step) % len(classes)])
+    return told
+
+
+def _unseen(pool: Pool, in_no_task_S: NDArray[np.bool_]) -> Data:
+    rows = pool.splits.test.numpy()
+    index = torch.from_numpy(rows[in_no_task_S[rows]])
+    return pool.select(index, torch.zeros(len(index), dtype=torch.long), False)
 
 
 def _build(pool: Pool, name: str, rows: Splits, classes: tuple[int, ...], output_of: Tensor) -> Task:

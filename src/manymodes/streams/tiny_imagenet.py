@@ -16,7 +16,7 @@ from manymodes.streams.domains import official_splits
 from manymodes.streams.fetch import Remote, fetch_file
 from manymodes.streams.images import Normalise, UnreadableImage, decode_all, select_from
 from manymodes.streams.places import Arrays, cached_arrays, data_root, find, not_found
-from manymodes.streams.split import Pool, class_order, make_tasks, stratified, tasks_by_class
+from manymodes.streams.split import Pool, arriving, class_order, make_tasks, stratified, tasks_by_class
 from manymodes.task import Stream
 
 ARCHIVE = "tiny-imagenet-200.zip"
@@ -36,6 +36,8 @@ def split_tiny_imagenet(
     seed: int = 0,
     head: str = "multi",
     limit: int | None = None,
+    unseen: int = 0,
+    label_noise: float = 0.0,
     split: str = "paper",
     normalise: str = "imagenet",
     augment: bool = False,
@@ -53,6 +55,9 @@ def split_tiny_imagenet(
         seed: fixes the order of the classes and the split.
         head: "multi" (an output per class) or "shared" (the tasks share outputs; scenario "task" only).
         limit: at most this many training images per task, the same number of each class.
+        unseen: so many classes never arrive, and it is measured how well a learner tells their test images
+            from those of its own classes (AUROC; not for scenario "instance").
+        label_noise: share of training and validation images with a wrong label, another of the same task.
         split: "paper" pools all labelled images and splits 70/10/20; "official" tests on the official
             validation images and cuts the training images 90/10 into train and val.
         normalise: "imagenet", "half", "cifar100" or "none".
@@ -70,8 +75,9 @@ def split_tiny_imagenet(
     if download:
         fetch(root)
     tiny = read_tiny(root)
-    labels, order = torch.from_numpy(tiny.labels), class_order(len(tiny.names), seed)
-    tasks = min(10, len(tiny.names)) if tasks is None else tasks
+    labels = torch.from_numpy(tiny.labels)
+    order = arriving(class_order(len(tiny.names), seed), unseen, scenario)
+    tasks = min(10, len(order)) if tasks is None else tasks
     task_of = tasks_by_class(labels, order, tasks)
 
     pool = Pool(
@@ -91,7 +97,8 @@ def split_tiny_imagenet(
         },
     )
     names = [f"task {task + 1}" for task in range(tasks)]
-    return make_tasks(pool, task_of, names, scenario=scenario, head=head, limit=limit, seed=seed)
+    return make_tasks(pool, task_of, names, scenario=scenario, head=head, limit=limit, seed=seed,
+                      unseen=unseen, label_noise=label_noise)  # fmt: skip
 
 
 def remotes() -> list[Remote]:
