@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manymodes import distributed
 from manymodes.backtracking import Choice, backtrack, can_still_win
 from manymodes.errors import TrainingDiverged
 from manymodes.scratch import Scratch
@@ -25,7 +26,8 @@ Weights = dict[str, Tensor]  # theta and buffers of one mode
 class Checkpoint:
     """One mode at the end of one epoch: what the search needs, and where its weights are.
 
-    They are in memory, in a blob of the run directory, or in a slot of the scratch file.
+    They are in memory, in a blob of the run directory, or in a slot of the scratch file. Of several
+    processes only the first has them.
     """
 
     epoch: int
@@ -73,7 +75,7 @@ class Checkpoints:
             if not winning and isinstance(old.weights, int) and self._scratch is not None:
                 self._scratch.drop(old.weights)
         self.kept[mode] = [r for r, winning in zip(rows, wins, strict=True) if winning]
-        if wins[-1]:
+        if wins[-1] and distributed.first():
             row.weights = self._stored({"theta": theta, "buffers": buffers})
 
     def choose(self, time_limit: float) -> Choice:
@@ -85,7 +87,8 @@ class Checkpoints:
             time_limit=time_limit,
         )
         epochs = tuple(rows[e].epoch for rows, e in zip(self.kept, choice.epochs, strict=True))
-        return Choice(epochs=epochs, value=choice.value, lower_bound=choice.lower_bound)
+        # A search that ran out of time may end elsewhere in another process.
+        return distributed.agreed(Choice(epochs, choice.value, choice.lower_bound))
 
     def load(self, mode: int, epoch: int) -> tuple[Tensor, Tensor]:
         """The weights and buffers of a kept checkpoint."""
@@ -131,7 +134,7 @@ class Checkpoints:
             "epoch": row.epoch,
             "probabilities": row.probabilities_S,
             "drift": row.drift,
-            "weights": row.weights if isinstance(row.weights, Blob) else self._loaded(row.weights),
+            "weights": row.weights if isinstance(row.weights, Blob | None) else self._loaded(row.weights),
         }
 
     def load_state_dict(self, state: Sequence[Sequence[dict[str, Any]]]) -> None:
@@ -141,5 +144,6 @@ class Checkpoints:
             for saved in rows:
                 row = Checkpoint(saved["epoch"], saved["probabilities"], saved["drift"])
                 weights = saved["weights"]
-                row.weights = weights if isinstance(weights, Blob) else self._stored(weights)
+                if distributed.first():
+                    row.weights = weights if isinstance(weights, Blob) else self._stored(weights)
                 self.kept[mode].append(row)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 
 from manymodes.errors import UserError, one_line, unknown
 from manymodes.version import __version__
@@ -25,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "rollback": "an earlier version of a run's learner back in use",
     "export": "a finished run as one ONNX or torch.export file",
 }
+# Those that several processes started by torchrun do together.
+TOGETHER = ("run", "compare", "reproduce")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,9 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] not in COMMANDS:
             raise unknown("command", words[0], COMMANDS, "See manymodes --help.")
         module = importlib.import_module(f"manymodes.commands.{words[0]}")
-        return int(module.main(words[1:]) or 0)
+        with _processes(words[0]):
+            return int(module.main(words[1:]) or 0)
     except UserError as error:
-        print(f"manymodes: error: {one_line(error, most=2000)}", file=sys.stderr)
+        print(f"manymodes: {_which()}error: {one_line(error, most=2000)}", file=sys.stderr)
         return error.code
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
@@ -55,8 +60,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("manymodes: error: there is not enough memory: try a smaller model or batch", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        print(f"manymodes: {str(error) or 'interrupted'}", file=sys.stderr)
+        if not _which():  # all are interrupted together
+            print(f"manymodes: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _processes(command: str) -> Iterator[None]:
+    """Several processes that torchrun started work as one, and only the first of them prints."""
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+        yield
+        return
+    if command not in TOGETHER:
+        raise UserError(f"manymodes {command} is for one process: start it without torchrun")
+    from manymodes import distributed
+
+    with distributed.joined(), open(os.devnull, "w") as nowhere:
+        redirected = nullcontext() if distributed.first() else redirect_stdout(nowhere)
+        with redirected:
+            yield
+
+
+def _which() -> str:
+    """Which of several processes is speaking."""
+    rank = os.environ.get("RANK", "0")
+    return f"process {rank}: " if rank.isdecimal() and int(rank) > 0 else ""
 
 
 def _help() -> str:

@@ -13,13 +13,15 @@ from manymodes.errors import UserError
 from manymodes.version import __version__
 
 # A change in one of these may change the last bits of the numbers that follow.
-MATTERS = ("manymodes", "python", "torch", "numpy", "machine", "processor", "cuda")
+MATTERS = ("manymodes", "python", "torch", "numpy", "machine", "processor", "cuda", "processes")
 
 
 def environment() -> dict[str, Any]:
     """For environment.json."""
     import numpy
     import torch
+
+    from manymodes import distributed
 
     return {
         "manymodes": __version__,
@@ -31,6 +33,7 @@ def environment() -> dict[str, Any]:
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": distributed.count(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from manymodes import distributed
 from manymodes.errors import require, unknown
 from manymodes.fisher_likelihood import KINDS, Likelihood
 from manymodes.fisher_samples import untouched
@@ -103,9 +104,10 @@ def diagonal_over(
     likelihood = Likelihood(kind, classes, rest, modes, draws)
     with untouched(flat):
         sums = SquareSums(flat)
-        for batch in data.batches(order.split(batch_size)):
+        own = distributed.part(order)  # several processes share the work
+        for batch in data.batches(own.split(batch_size)):
             sums.add(batch.inputs.to(flat.device), partial(likelihood.cotangents, batch))
-        fisher = sums.result().div_(len(order))
+        fisher = distributed.sum_(sums.result()).div_(distributed.total(len(own), flat.device))
     require(
         bool(fisher.isfinite().all()),
         "the Fisher is not finite: a gradient overflowed or is nan though the outputs are finite "

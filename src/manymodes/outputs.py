@@ -12,7 +12,7 @@ from torch.nn.functional import log_softmax
 from manymodes.errors import require
 from manymodes.flat import FlatModel
 from manymodes.task import Data
-from manymodes.train import in_order, on_device
+from manymodes.train import over
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -99,12 +99,10 @@ def allowed_outputs(groups: Sequence[Sequence[int]], num_outputs: int) -> Tensor
 @torch.no_grad()
 def log_probabilities(model: FlatModel, data: Data, valid: Valid, forward: Forward) -> Tensor:
     """(S, K) log-probabilities of the bound vector in eval mode, samples in order, without augmentation."""
+    if len(data) == 0:
+        return torch.zeros(0, len(valid), device=model.device)
     with model.evaluating():
-        rows = [
-            log_softmax(valid.logits(forward(batch.inputs)), dim=1)
-            for batch in on_device(data.batches(in_order(len(data))), model.device)
-        ]
-    return torch.cat(rows) if rows else torch.zeros(0, len(valid), device=model.device)
+        return over(data, lambda b: log_softmax(valid.logits(forward(b.inputs)), dim=1), model.device)
 
 
 def of_targets(log_probs_SK: Tensor, targets: Tensor) -> Tensor:

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from manymodes import distributed
 from manymodes.config import Config, build_learner, build_stream
 from manymodes.environment import pinned
-from manymodes.errors import TrainingDiverged, UserError
+from manymodes.errors import TrainingDiverged, UserError, require
+from manymodes.follower import Follower
 from manymodes.interrupts import Interrupted, Stop
 from manymodes.jobs import Outcome, in_processes
 from manymodes.logs import Logs
@@ -49,19 +51,20 @@ def execute(
 
     Raises Interrupted, with everything saved, after the epoch in which `stop` is asked.
     """
-    directory = RunDir(path, checkpoint_every)
+    directory = (RunDir if distributed.first() else Follower)(path, checkpoint_every)
     directory.check(config)
-    done = directory.metrics()
+    done = distributed.agreed(directory.metrics())
     if done is not None:
         return done
     stop = stop or Stop()
     with stop.listening(), directory.locked():
         directory.check(config)
-        done = directory.metrics()
+        done = distributed.agreed(directory.metrics())
         if done is not None:
             return done
         stream, learner = _built(config)
-        threads = directory.threads() if config.threads == 0 else None
+        alone = distributed.count() == 1  # several processes share the cores: torchrun says how
+        threads = directory.threads() if config.threads == 0 and alone else None
         with pinned(threads or config.threads or _threads(learner), config.deterministic):
             directory.begin(config)
             one = _Run(config, directory, stream, stop, record_trajectory, log)
@@ -74,7 +77,7 @@ def execute(
                     raise Interrupted(f"interrupted ({error})") from None
                 directory.fail(str(error))
                 raise
-            return directory.finish(learner, record, config, describe(learner, stream))
+            return distributed.agreed(directory.finish(learner, record, config, describe(learner, stream)))
 
 
 def _built(config: Config) -> tuple[Stream, Strategy]:
@@ -106,12 +109,13 @@ class _Run:
     def go(self, learner: Strategy, progress: Progress) -> Record:
         """From the last checkpoint, or the beginning, to the end of the stream."""
         directory = self.directory
-        record = directory.restore(learner)
-        trajectory = Trajectory(directory.path, self.trajectory, len(self.stream))
+        record = _shared(directory.restore(learner), learner)
+        when, log = (self.trajectory, self.log) if distributed.first() else ("false", ())
+        trajectory = Trajectory(directory.path, when, len(self.stream))
         if learner.tasks_learnt == 0:
             start = learner.before or learner.modes
             trajectory.add(0, start.theta, start.buffers)
-        logs = Logs(self.log, directory.path, self.config.as_dict())
+        logs = Logs(log, directory.path, self.config.as_dict())
 
         def on_event(event: Event) -> None:
             directory.event(event)
@@ -143,7 +147,7 @@ class _Run:
         self.reached = learner.tasks_learnt, learner.epochs_done or 0
         if record.tasks_done == len(self.stream):
             return  # nothing is left to stop
-        if self.stop.asked or self.reached == self.halt:
+        if distributed.anyone(self.stop.asked) or self.reached == self.halt:
             self.directory.checkpoint(learner, record)
             tasks, epochs = self.reached
             where = (
@@ -164,6 +168,16 @@ class _Run:
             message = f"{error}; the last good epoch is in {saved[-1]}" if saved else message
         self.directory.fail(message)
         return TrainingDiverged(message)
+
+
+def _shared(record: Record | None, learner: Strategy) -> Record | None:
+    """What the first process restored, for all."""
+    record = distributed.agreed(record)
+    if record is not None and distributed.count() > 1:
+        state = distributed.agreed_state(learner.state_dict())
+        if not distributed.first():
+            learner.load_state_dict(state)
+    return record
 
 
 def execute_all(
@@ -191,6 +205,7 @@ def execute_all(
     results: dict[int, dict[str, Any]] = {}
     failures: dict[int, str] = {}
     stop = Stop()
+    require(jobs == 1 or distributed.count() == 1, f"--jobs {jobs}: torchrun has one run at a time")
 
     def on_end(outcome: Outcome) -> None:
         config = configs[outcome.number]
@@ -240,11 +255,12 @@ def _one_after_another(
     for number, (config, path) in enumerate(zip(configs, paths, strict=True)):
         if stop.asked:
             return
-        progress = Progress.for_terminal(number + 1, len(configs))
+        seen = distributed.first()
+        progress = Progress.for_terminal(number + 1, len(configs)) if seen else Progress.silent()
         try:
             result = execute(config, path, progress=progress, stop=stop, **options)
         except UserError as error:
-            if len(configs) == 1:
+            if len(configs) == 1 or distributed.count() > 1:  # the others wait for this one
                 raise
             on_end(Outcome(number, None, str(error)))
         else:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from manymodes import distributed
 from manymodes.errors import UserError
 from manymodes.flat import FlatModel
 from manymodes.task import Batch, Data, TensorData
@@ -31,11 +32,14 @@ def seed_of(*what: object) -> int:
 
 @contextmanager
 def randomness(*what: object) -> Iterator[torch.Generator]:
-    """A generator for shuffles and draws; dropout's global generators are seeded too, and restored."""
+    """A generator for shuffles and draws; dropout's global generators are seeded too, and restored.
+
+    Where several processes learn together, the generator draws the same in all, dropout in each its own.
+    """
     seed = seed_of(*what)
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + distributed.number())
         yield torch.Generator().manual_seed(seed)
 
 
@@ -82,6 +86,31 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         Batch(b.index, b.inputs.to(device, non_blocking=True), b.targets.to(device, non_blocking=True))
         for b in batches
     )
+
+
+def training_batches(
+    data: Data, order: list[Tensor], generator: torch.Generator, device: torch.device
+) -> Iterator[Batch]:
+    """The batches to train on, on the device: of each, this process's part.
+
+    Augmented batches are made whole by every process, so that all draw the same, and then cut.
+    """
+    if distributed.count() == 1 or not data.augments:
+        return on_device(data.batches([distributed.part(index) for index in order], generator), device)
+    whole = on_device(data.batches(order, generator), device)
+    return (_rows(batch, distributed.part(torch.arange(len(batch.index)))) for batch in whole)
+
+
+def _rows(batch: Batch, rows: Tensor) -> Batch:
+    where = slice(int(rows[0]), int(rows[-1]) + 1)
+    return Batch(*(tensor[where] for tensor in batch))
+
+
+def over(data: Data, compute: Callable[[Batch], Tensor], device: torch.device) -> Tensor:
+    """compute(batch) of all samples in their order, (S, ...); several processes share the work."""
+    order = distributed.part(torch.arange(len(data))).split(512)
+    rows = [compute(batch) for batch in on_device(data.batches(order), device)]
+    return distributed.gather(torch.cat(rows), len(data))
 
 
 def one_cycle(
@@ -165,8 +194,11 @@ def gradient(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) ->
     """Fill model.grad with the gradient of loss(batch) and return the loss, detached.
 
     When a GPU has no room for the batch, halves are tried and their gradients added, weighted by size.
+    Where several processes have a part of the batch each, both are of the whole batch.
     """
     model.grad.zero_()
+    if distributed.count() > 1:
+        return _gradient_together(model, loss, batch)
     try:
         value = loss(batch)
         value.backward()
@@ -176,6 +208,12 @@ def gradient(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) ->
             raise UserError("the GPU has no room for a single sample: use a smaller model or input") from None
         torch.cuda.empty_cache()
     return _gradient_in_halves(model, loss, batch)
+
+
+def _gradient_together(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    value, samples = loss(batch), len(batch.index)
+    value.backward(torch.full_like(value, samples))  # the sum over the part; the mean is over everybody's
+    return distributed.mean_(model.grad, value.detach(), samples)
 
 
 def _gradient_in_halves(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
@@ -204,5 +242,6 @@ class Mean:
         self.count += 1
 
     def value(self) -> float:
-        """The mean so far, NaN if there is none."""
-        return float(self.total) / self.count if self.count else math.nan
+        """The mean so far, NaN if there is none; of all processes, which ask for it together."""
+        mean = float(self.total) / self.count if self.count else math.nan
+        return distributed.mean_of(mean)

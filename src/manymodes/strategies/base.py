@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from manymodes import penalties
+from manymodes import distributed, penalties
+from manymodes.batchnorm import whole_batch
 from manymodes.errors import TrainingDiverged, UserError, require, unknown
 from manymodes.flat import FlatModel
 from manymodes.modes import Modes, joint
@@ -28,10 +29,10 @@ from manymodes.train import (
     Mean,
     Optimiser,
     gradient,
-    on_device,
     randomness,
     shuffled,
     steps_per_epoch,
+    training_batches,
 )
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ class Strategy:
             data, targets, val, classes, name, number=self.tasks_learnt + 1, device=self.model.device
         )
         self._check_present(task)
+        distributed.same_(self.modes.theta, self.modes.buffers)
         outputs, undo = check_task(self, task), self._snapshot()
         self.about = self.about or {"input": inputs_of(task.train)}
         visible, close = (task, _nothing) if self.rehearses else task.guarded()
@@ -193,6 +195,7 @@ class Strategy:
             while self.epochs_done < self.epochs:
                 self.epoch(visible)
                 self.epochs_done += 1
+                distributed.same_(self.modes.theta, self.modes.buffers)
                 if on_epoch is not None:
                     on_epoch(self)
             self._end(visible)
@@ -253,7 +256,7 @@ class Strategy:
         self.train_mode()
         with self.randomness(mode) as generator:
             order = shuffled(len(task.train), self.batch_size, generator)
-            for batch in on_device(task.train.batches(order, generator), self.model.device):
+            for batch in training_batches(task.train, order, generator, self.model.device):
                 total.add(self.step(mode, batch, loss))
         self.report(task, mode, total.value(), time.perf_counter() - started)
 
@@ -279,11 +282,12 @@ class Strategy:
         """The logits (S, C) of the bound vector."""
         if inputs.dim() == 4:  # convolutions over the channels-last layout are up to four times faster
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        if self.precision == "fp32":
-            logits: Tensor = self.model.module(inputs)
-            return logits
-        with torch.autocast(self.model.device.type, torch.bfloat16):
-            return self.model.module(inputs).float()  # type: ignore[no-any-return]
+        with whole_batch(self.model.module):
+            if self.precision == "fp32":
+                logits: Tensor = self.model.module(inputs)
+                return logits
+            with torch.autocast(self.model.device.type, torch.bfloat16):
+                return self.model.module(inputs).float()  # type: ignore[no-any-return]
 
     # ---- predictions --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from manymodes import distributed
 from manymodes.outputs import Valid
 from manymodes.strategies.base import Strategy, Training
 from manymodes.strategies.rehearsal import Rehearsal
@@ -39,4 +40,5 @@ class ER(Rehearsal):
         logits = self.forward(torch.cat([batch.inputs, self.replayed.inputs]))
         fresh, replayed = logits[: len(batch.index)], logits[len(batch.index) :]
         task = cross_entropy(valid.logits(fresh), valid.targets(batch.targets))
-        return (task + self.memory_loss(replayed, self.replayed)) / 2
+        weight = distributed.balance(len(fresh), len(replayed), logits.device)
+        return (task + weight * self.memory_loss(replayed, self.replayed)) / 2

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from manymodes import fisher
+from manymodes import distributed, fisher
 from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
@@ -291,10 +291,12 @@ class MOTA(Separated):
         self.choice = self._checkpoints.choose(self.search_seconds)
         self.surface = self._curves.surface(self._checkpoints.kept, self.choice, self.drift_weight)
         self._curves = Curves(0, 1)
-        for mode, epoch in enumerate(self.choice.epochs):
-            theta, buffers = self._checkpoints.load(mode, epoch)
-            self.modes.theta[mode].copy_(theta)
-            self.modes.buffers[mode].copy_(buffers)
+        if distributed.first():
+            for mode, epoch in enumerate(self.choice.epochs):
+                theta, buffers = self._checkpoints.load(mode, epoch)
+                self.modes.theta[mode].copy_(theta)
+                self.modes.buffers[mode].copy_(buffers)
+        distributed.same_(self.modes.theta, self.modes.buffers)
 
     def _consolidate(self, task: Task) -> None:
         """Add this task's importances: of the joint likelihood, or of each mode's own."""

@@ -14,7 +14,7 @@ from manymodes.memory import Memory, replay_order
 from manymodes.outputs import allowed_outputs
 from manymodes.strategies.base import Strategy
 from manymodes.task import Batch, Data, Task
-from manymodes.train import on_device, steps_per_epoch, to_device
+from manymodes.train import steps_per_epoch, to_device, training_batches
 
 
 class Rehearsal(Strategy):
@@ -58,7 +58,7 @@ class Rehearsal(Strategy):
         with self.randomness("replay", mode) as generator:
             steps = steps_per_epoch(len(task.train), self.batch_size)
             order = replay_order(len(self.memory), self.batch_size, steps, generator)
-            self._batches = on_device(self._replay.batches(order, generator), self.model.device)
+            self._batches = training_batches(self._replay, order, generator, self.model.device)
             super().pass_over(task, mode, loss)
 
     def step(self, mode: int, batch: Batch, loss: Callable[[Batch], Tensor]) -> Tensor:

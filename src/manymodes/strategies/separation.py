@@ -8,11 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manymodes import distributed
 from manymodes.modes import Modes, cosine, simplex
 from manymodes.strategies.base import Strategy
 from manymodes.strategies.checks import check_options
 from manymodes.task import Task
-from manymodes.train import Mean, Optimiser, gradient, in_order, on_device, seed_of, shuffled
+from manymodes.train import (
+    Mean,
+    Optimiser,
+    gradient,
+    in_order,
+    on_device,
+    seed_of,
+    shuffled,
+    training_batches,
+)
 
 
 class Separated(Strategy):
@@ -54,7 +64,7 @@ class Separated(Strategy):
         alphas = torch.Generator().manual_seed(seed_of(self.seed, self.epochs_done, "alpha"))
         with self.randomness(0) as generator:
             order = shuffled(len(task.train), self.batch_size, generator)
-            for batch in on_device(task.train.batches(order, generator), self.model.device):
+            for batch in training_batches(task.train, order, generator, self.model.device):
                 alpha = simplex(len(self.modes), alphas).to(self.modes.theta)
                 self.modes.interpolate(alpha, out=self._hat)
                 total.add(gradient(self.model, lambda b: self.loss(b, valid), batch))
@@ -113,7 +123,8 @@ def reestimate_batchnorm(learner: Strategy, task: Task) -> None:
         order = in_order(len(task.train), max(2, learner.batch_size))
         if len(order) > 1 and len(order[-1]) == 1:
             order.pop()
-        for batch in on_device(task.train.batches(order), learner.model.device):
+        parts = [distributed.part(index) for index in order]
+        for batch in on_device(task.train.batches(parts), learner.model.device):
             learner.forward(batch.inputs)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):

@@ -12,7 +12,7 @@ from torch.nn.functional import log_softmax
 from manymodes.flat import FlatModel
 from manymodes.modes import Modes
 from manymodes.task import Batch, Data
-from manymodes.train import in_order, on_device
+from manymodes.train import over
 
 
 class Teacher:
@@ -34,11 +34,9 @@ class Teacher:
         self.model, self.forward, self.frozen = model, forward, frozen
         self.groups, self.temperature = groups, temperature
         self.table: list[Tensor] | None = None
-        if not data.augments:
-            rows = [
-                self.on_inputs(b.inputs) for b in on_device(data.batches(in_order(len(data))), model.device)
-            ]
-            self.table = [torch.cat(group) for group in zip(*rows, strict=True)]
+        if groups and not data.augments:
+            whole = over(data, lambda batch: torch.cat(self.on_inputs(batch.inputs), dim=1), model.device)
+            self.table = list(whole.split([len(group) for group in groups], dim=1))
 
     def __call__(self, batch: Batch) -> list[Tensor]:
         """One (S, |group|) tensor of log-probabilities per group."""
