@@ -5,7 +5,7 @@ READY := .venv/.ready
 # The torch wheel the constraints name; anything newer pulls gigabytes of GPU packages on some machines.
 TORCH := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
 
-.PHONY: help demo test lint types torture fuzz bench clean
+.PHONY: help demo test lint types torture fuzz bench docs dist clean
 help:            ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -45,5 +45,12 @@ fuzz: $(READY)   ## hostile files: 2,000 of each kind (CASES=...)
 bench: $(READY)  ## speed as ratios measured in one run
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+docs: $(READY)   ## the site, in site/index.html; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(READY)   ## wheel and sdist, in dist/
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation
+
 clean:           ## remove the virtual environment and caches
-	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

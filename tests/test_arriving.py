@@ -155,6 +155,7 @@ def test_observe_of_a_learner_is_the_same():
         assert learner.observe(x, y) == arriving.observe(x, y)
     with pytest.raises(mm.UserError, match=r"task_size.*first call"):
         learner.observe(*batches[0], task_size=5)
+    learner.observe(*batches[0], task_size=30)  # the same as at first
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Config:
     @property
     def slug(self) -> str:
         """A name for the run's directory."""
-        parts = [self.label, self.stream["name"], str(self.stream.get("scenario", "")), f"seed{self.seed}"]
+        parts = [self.label, self.stream["name"], self.stream.get("scenario"), f"seed{self.seed}"]
         kept = "".join(c if c.isalnum() or c in "=.,-" else "-" for c in "-".join(p for p in parts if p))
         return kept.replace("--", "-")
 

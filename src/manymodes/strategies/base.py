@@ -155,6 +155,7 @@ class Strategy:
         self._num_outputs: int | None = None
         self._present: list[Any] | None = None  # which task it is in the middle of
         self._arriving: Arriving | None = None  # watches for drift, once `observe` was called
+        self._arriving_options: dict[str, Any] = {}
         self._emit: Callable[[Event], None] = _silent
         self.use(0)
 
@@ -213,14 +214,14 @@ class Strategy:
     def observe(self, inputs: Any, targets: Any, **options: Any) -> Observed:
         """Take a batch of a stream without boundaries: a drift detector says when a new task begins.
 
-        `options` of the first call are those of `manymodes.arriving.Arriving`.
+        `options` are those of `manymodes.arriving.Arriving`; the first call's hold for all.
         """
         from manymodes.arriving import Arriving
 
         if self._arriving is None:
-            self._arriving = Arriving(self, **options)
-        elif options:
-            raise UserError(f"{', '.join(options)}: options of observe are given at its first call")
+            self._arriving, self._arriving_options = Arriving(self, **options), options
+        other = [name for name, value in options.items() if self._arriving_options.get(name) != value]
+        require(not other, f"observe({', '.join(other)}): options cannot change after the first call")
         return self._arriving.observe(inputs, targets)
 
     def begin(self, task: Task) -> None:
