@@ -121,7 +121,7 @@ class FlatModel:
 
 
 def _without_cudnn(norm: nn.modules.batchnorm._BatchNorm, inputs: Tensor) -> Tensor:
-    """cuDNN's BatchNorm reads 16 bytes at once and crashes on views that start in between; PyTorch's does not."""
+    """cuDNN reads 16 bytes at once and crashes on views that start in between; PyTorch itself does not."""
     with torch.backends.cudnn.flags(enabled=False):
         return type(norm).forward(norm, inputs)
 
