@@ -251,7 +251,7 @@ def test_everything_is_reached_by_the_keyboard(browser, report):
         details = page.locator(".numbers > summary").first
         details.focus()
         page.keyboard.press("Enter")
-        assert page.locator(".numbers[open] table tr").count() > 5
+        page.locator(".numbers[open] table tr").nth(5).wait_for()
         assert opened.wrong == []
 
 

@@ -90,10 +90,10 @@ def _spied(augment):
 
 def test_teacher_is_in_eval_mode_and_asked_once():
     spy = _spied(None)
-    assert len(spy.quiet) == 2  # the check of the data, and the teacher's table
+    assert len(spy.quiet) == 3  # the check of the data, the teacher's table, the check of what was learnt
     assert not any(training for training, _ in spy.quiet)
     assert all(training for training, _ in spy.learning)
-    assert len(spy.quiet[-1][1]) == 30
+    assert len(spy.quiet[1][1]) == 30
 
 
 def test_teacher_sees_the_student_s_augmented_inputs():
@@ -101,7 +101,7 @@ def test_teacher_sees_the_student_s_augmented_inputs():
         return x + torch.rand(x.shape, generator=generator)
 
     spy = _spied(noise)
-    asked = spy.quiet[1:]
+    asked = spy.quiet[1:-1]  # without the checks of the data and of what was learnt
     assert len(asked) == len(spy.learning) == 3 * 4
     assert not any(training for training, _ in asked)
     for (_, teacher), (_, student) in zip(asked, spy.learning, strict=True):
