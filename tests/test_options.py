@@ -1,6 +1,7 @@
 """Words of the command line and YAML files become configurations."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -8,12 +9,15 @@ import yaml
 from manymodes.cli import main
 from manymodes.commands.compare import at_equal_capacity, plan
 from manymodes.commands.complaints import explained
-from manymodes.commands.options import parse, split, with_config_file
+from manymodes.commands.options import full_name, parse, split, with_config_file
 from manymodes.commands.request import parse_seeds
 from manymodes.config import build_learner, build_stream, options_for, plain
 from manymodes.errors import UserError
 from manymodes.signature import options_of
 from manymodes.strategies.registry import REGISTRY, strategy_class
+
+TABLES = {part: options_for(part, name) for part, name in
+          (("strategy", "mota"), ("stream", "digits"), ("model", "auto"))}  # fmt: skip
 
 
 def strategy(*words):
@@ -331,7 +335,35 @@ def test_help_of_compare_has_its_own_options(capsys):
         main(["compare", "--help"])
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    assert all(option in shown for option in ("--strategies", "--scenarios", "--equal_capacity", "--seeds"))
+    assert all(option in shown for option in ("--strategies", "--scenarios", "--equal-capacity", "--seeds"))
+    assert "--strategy NAME" not in shown  # the rows name the strategies
+
+
+def _help(capsys, *words):
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--help"])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_shows_what_can_be_typed(capsys):
+    shown = _help(capsys, "run", "--strategy", "mota")
+    options = re.findall(r"^  (--[\w.-]+)", shown, re.MULTILINE)
+    assert {"--modes", "--strategy", "--stream.seed", "--model.head", "--checkpoint-every"} <= set(options)
+    assert len(options) > 40
+    for name in options:
+        assert full_name(name[2:].replace("-", "_"), TABLES)  # raises where it is unknown or ambiguous
+
+
+def test_help_is_without_types_and_says_defaults(capsys):
+    shown = _help(capsys, "run")
+    assert "(default: 2)" in shown
+    assert "weight decay. (default: 0.0)" in shown
+    assert "type:" not in shown
+    assert "null" not in shown
+    assert _help(capsys, "learn").startswith("usage: manymodes learn RUN DATA [options]\n")
+    assert "  --max-forgetting MAX_FORGETTING\n" in _help(capsys, "learn")
+    assert _help(capsys, "report").startswith("usage: manymodes report FOLDERS ... [options]\n")
 
 
 def test_equal_capacity_can_be_switched_off():

@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 def test_each_run_in_a_line(folder, capsys):
     assert runs.main([str(folder)]) == 0
     output = capsys.readouterr().out
-    lines = {line.split("│")[1].strip(): line for line in output.splitlines() if line.startswith("│")}
+    lines = {line.split()[0]: line for line in output.splitlines() if line.split()}
     done, failed = lines["finetune-digits-task-seed0"], lines["ewc-digits-task-seed0"]
     interrupted, damaged = lines["mota-digits-task-seed0"], lines["deep/er/[red]x"]
     assert "done" in done

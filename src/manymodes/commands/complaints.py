@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
+from manymodes.commands.helping import Help
 from manymodes.errors import UserError
 
 KINDS = {
@@ -21,6 +22,9 @@ class Flag(str):
 
 class Parser(ArgumentParser):
     """A parser whose complaints are one UserError."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Help} | options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise instead of printing usage and leaving."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from jsonargparse import Namespace
 
 from manymodes.commands.complaints import Flag
 from manymodes.commands.complaints import Parser as Parser
+from manymodes.commands.helping import Help, short_names
 from manymodes.commands.request import FLAGS, NAMES, add_arguments, add_compare_arguments, request_of
 from manymodes.commands.request import Request as Request
 from manymodes.commands.trust import check_typed
@@ -21,7 +23,16 @@ from manymodes.reproduce import recipe_file
 from manymodes.signature import Option
 
 PARTS = ("strategy", "stream", "model")
+LISTED = {"strategy": "strategies", "stream": "streams", "model": "models"}
 PROFILES = ("default", "paper")
+ABOUT = {
+    "run": "Learn a stream with one strategy. Below are the options of the strategy, stream and network that "
+    "are named (or the default ones): name others and ask again to see theirs. --config FILE takes options "
+    "from YAML.",
+    "compare": "Several strategies on one stream, in one table. Below are the options that all strategies "
+    "share; each has its own too: manymodes run --strategy mota --help. Give them to a row (--strategies "
+    "ewc,mota:modes=4:drift=both) or to all rows of a strategy (--ewc.strength 3).",
+}
 
 
 def with_config_file(words: Sequence[str]) -> list[str]:
@@ -110,29 +121,41 @@ def parse(words: Sequence[str], command: str = "run") -> tuple[Config, Request]:
 def _parser(
     command: str, names: dict[str, str], tables: dict[str, dict[str, Option]], profile: str
 ) -> Parser:
-    about = f"Options of strategy {names['strategy']}, stream {names['stream']}, model {names['model']}."
-    if command == "compare":
-        about += " Every other strategy's are there too, for the rows that have them: --ewc.strength 3."
-    parser = Parser(prog=f"manymodes {command}", description=about, exit_on_error=False)
+    rows = "[--strategies NAMES]" if command == "compare" else "[--strategy NAME]"
+    parser = Parser(
+        prog=f"manymodes {command}",
+        usage=f"manymodes {command} {rows} [--stream NAME] [--model NAME] [--OPTION VALUE ...]",
+        description=ABOUT.get(command),
+        exit_on_error=False,
+        formatter_class=type("Help", (Help,), {"shown": _shown(tables)}),
+    )
     if command == "compare":
         add_compare_arguments(parser)
     paper = _paper(names["strategy"]) if profile == "paper" else {}
     add_arguments(parser, str(paper.get("seed", 0)))
     for part, options in tables.items():
-        parser.add_argument(f"--{part}.name", type=str, default=names[part], help=f"Which {part}.")
+        title = "every strategy" if (command, part) == ("compare", "strategy") else f"{part} {names[part]}"
+        group = parser.add_argument_group(title)
+        which = f"Which {part}; manymodes list {LISTED[part]} shows them."
+        which = SUPPRESS if (command, part) == ("compare", "strategy") else which
+        group.add_argument(f"--{part}.name", type=str, default=names[part], help=which)
         for option in options.values():
             default = None if option.required else option.default
             if part == "strategy":
                 default = paper.get(option.name, default)
             if (part, option.name) == ("stream", "seed"):
                 default = None  # the run's seed
-            parser.add_argument(
+            group.add_argument(
                 f"--{part}.{option.name}",
                 type=_type(option, default),
                 default=default,
                 help=option.help or " ",
             )
     return parser
+
+
+def _shown(tables: dict[str, dict[str, Option]]) -> dict[str, str]:
+    return short_names({part: ["name", *options] for part, options in tables.items()}, NAMES)
 
 
 def _word(name: str, value: str, tables: dict[str, dict[str, Option]]) -> str:

@@ -68,7 +68,9 @@ def execute_and_show(
         _show_rest(configs, error, again)
         raise
     _show(configs, results)
-    print(f"Results: {(paths[0] if paths else request.out).resolve()}")
+    place = paths[0] if paths else request.out
+    print(f"Results: {place.resolve()}")
+    print(f"To look at them: {shlex.join(['manymodes', 'report', str(place)])}")
     return results
 
 
@@ -79,7 +81,7 @@ def _show(configs: list[Config], results: list[dict[str, Any]]) -> None:
 
     stream, scenarios = configs[0].stream, {config.stream.get("scenario") for config in configs}
     title = " ".join([stream["name"], *(str(s) for s in scenarios if s and len(scenarios) == 1)])
-    show(rows_of(configs, results), Console(width=None if sys.stdout.isatty() else 170), title)
+    show(rows_of(configs, results), Console(width=None if sys.stdout.isatty() else 400), title)
 
 
 def _show_rest(configs: list[Config], error: SomeFailed, again: str) -> None:

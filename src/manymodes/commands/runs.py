@@ -131,23 +131,27 @@ def _progress(run: RunFiles) -> str:
 
 
 def _print_all(states: list[State], folder: Path) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     colours = {"done": "green", "running": "cyan", "failed": "red", "damaged": "red", "interrupted": "yellow"}
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name, justify in (("run", "left"), ("status", "left"), ("progress", "left"), ("accuracy", "right")):
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     table.add_column("seconds", justify="right")
-    table.add_column("why", overflow="fold")
+    told = any(state.note for state in states)
+    if told:
+        table.add_column("why", overflow="fold")
     for state in states:
         name = str(state.path.relative_to(folder)) if state.path != folder else state.path.name
         accuracy = "-" if state.accuracy is None else f"{state.accuracy * 100:.1f}"
         seconds = "-" if state.seconds is None else f"{state.seconds:.1f}"
         status = Text(state.status, style=colours[state.status])
         # Text, not markup: a directory may be called [red]
-        table.add_row(Text(name), status, state.progress, accuracy, seconds, Text(state.note))
+        why = [Text(state.note)] if told else []
+        table.add_row(Text(name), status, state.progress, accuracy, seconds, *why)
     Console(width=None if sys.stdout.isatty() else 170).print(table)
     left = sum(state.status in ("interrupted", "failed") for state in states)
     if left:

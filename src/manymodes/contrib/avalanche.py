@@ -99,7 +99,7 @@ class ManyModes(SupervisedTemplate):  # type: ignore[misc]  # Avalanche has no t
             if (learner.epochs_done or 0) < learner.epochs:
                 self._before_training_epoch(**kwargs)
 
-        with _Steps(self, label):
+        with _Steps(self, label, task.classes):
             self._before_training_epoch(**kwargs)
             self.learner.learn(task, on_epoch=after_epoch)
         self.learnt[label] = set(task.classes)
@@ -209,8 +209,8 @@ class _Pairs:
 class _Steps:
     """While it is entered, each step of the learner is an iteration that Avalanche's plugins see."""
 
-    def __init__(self, strategy: ManyModes, label: int) -> None:
-        self.strategy, self.label = strategy, label
+    def __init__(self, strategy: ManyModes, label: int, classes: Sequence[int]) -> None:
+        self.strategy, self.label, self.classes = strategy, label, list(classes)
         self.logits: Tensor | None = None
 
     def __enter__(self) -> None:
@@ -227,7 +227,11 @@ class _Steps:
         self.hook.remove()
 
     def _note(self, module: nn.Module, inputs: Any, logits: Any) -> None:
-        self.logits = logits.detach() if isinstance(logits, Tensor) else None
+        """What the metrics see: as in the loss, an output that is not valid is no answer."""
+        self.logits = None
+        if isinstance(logits, Tensor):
+            self.logits = torch.full_like(logits, torch.finfo(logits.dtype).min, requires_grad=False)
+            self.logits[:, self.classes] = logits.detach()[:, self.classes]
 
     def _step(self, mode: int, batch: Batch, loss: Callable[[Batch], Tensor]) -> Tensor:
         return self._iteration(batch, lambda: self.step(mode, batch, loss))
