@@ -83,7 +83,7 @@ def test_train_and_eval_on_its_experiences_with_its_metrics():
         assert _value(results, "Top1_Acc_Exp", ending) == pytest.approx(accuracy)
         assert _value(results, "Loss_Exp", ending) == pytest.approx(loss, rel=1e-4)
         assert task is not None
-    assert _value(results, "Top1_Acc_Stream", "Task000") > 0.8
+    assert _value(results, "Top1_Acc_Stream/eval_phase/test_stream") > 0.8
     assert "StreamBWT/eval_phase/test_stream" in results
 
 
