@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import manymodes.models as models
+from manymodes import cli
 from manymodes.errors import UserError
 from manymodes.models.width import WIDEST
 from manymodes.task import Stream
@@ -332,10 +333,14 @@ def test_a_network_that_cannot_be_built_is_one_clear_line(name, options, message
 @pytest.mark.parametrize(
     ("name", "package"), [("timm:x", "timm"), ("torchvision:x", "torchvision"), ("hf:a/b", "transformers")]
 )
-def test_a_missing_library_says_how_to_install_it(name, package, monkeypatch, tmp_path):
+def test_a_missing_library_says_how_to_install_it(name, package, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=f"package {package}: pip install {package}"):
+    told = f"models {name.partition(':')[0]}:NAME need the package {package}: pip install {package}"
+    with pytest.raises(UserError, match=told):
         models.build_model(name, stream((3, 8, 8)))
+    options = [] if package == "torchvision" else ["--pretrained", "false"]
+    assert cli.main(["run", "--stream", "digits", "--model", name, *options, "--out", str(tmp_path)]) == 2
+    assert f"manymodes: error: {told}" in capsys.readouterr().err
 
 
 def test_a_library_that_does_not_import_is_one_clear_line(monkeypatch, tmp_path):

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import manymodes.models as models
+from manymodes import cli
 from manymodes.errors import UserError
 from manymodes.task import Stream
 
@@ -186,6 +187,14 @@ def test_missing_and_unexpected_are_named_and_printed(net, trained, tmp_path, ca
     assert torch.equal(net.conv2.weight, before["conv2.weight"])
     assert "in the model but not in the file, keep their initial values: conv2.weight" in caplog.text
     assert "in the file but not in the model, left out: extra.weight" in caplog.text
+
+
+def test_the_command_line_prints_the_report(tmp_path, capsys):
+    weights, run = tmp_path / "w.safetensors", ["run", "--stream", "digits", "--tasks", "2", "--limit", "20"]
+    save_file(models.mlp(64, (8,), outputs=10).state_dict(), weights)
+    run += ["--strategy", "finetune", "--epochs", "1", "--model", "mlp", "--out", str(tmp_path)]
+    assert cli.main([*run, "--hidden", "[8]", "--weights", str(weights)]) == 0
+    assert f"weights from {weights}: 4 tensors loaded\n" in capsys.readouterr().err
 
 
 def test_a_head_of_another_name_is_new(net, trained, tmp_path):

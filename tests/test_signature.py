@@ -1,5 +1,7 @@
 """Options from signatures: names, types, defaults, help; of functions and of classes with their bases."""
 
+from functools import partial
+
 import pytest
 
 from manymodes.errors import UserError
@@ -53,6 +55,19 @@ def test_a_function_may_have_required_options_and_no_help():
     assert options["path"].required
     assert not options["size"].required
     assert options["size"].help == ""
+
+
+def test_what_a_partial_gives_is_no_option_and_the_rest_keeps_type_and_help():
+    def make(name: str, *, size: int = 3):
+        """Make.
+
+        Args:
+            name: Which.
+            size: How large.
+        """
+
+    assert options_of(partial(partial(make), "x")) == {"size": options_of(make)["size"]}
+    assert options_of(make)["size"][1:] == (int, 3, "How large.")
 
 
 @pytest.mark.parametrize("name", REGISTRY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] not in COMMANDS:
             raise unknown("command", words[0], COMMANDS, "See manymodes --help.")
         module = importlib.import_module(f"manymodes.commands.{words[0]}")
-        with _processes(words[0]):
+        with _processes(words[0]), _told():
             return int(module.main(words[1:]) or 0)
     except UserError as error:
         print(f"manymodes: {_which()}error: {one_line(error, most=2000)}", file=sys.stderr)
@@ -79,6 +80,20 @@ def _processes(command: str) -> Iterator[None]:
         redirected = nullcontext() if distributed.first() else redirect_stdout(nowhere)
         with redirected:
             yield
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the package reports to its logger (which weights were loaded, and which not) is printed."""
+    logger, handler = logging.getLogger("manymodes"), logging.StreamHandler()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def _which() -> str:

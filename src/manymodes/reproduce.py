@@ -31,6 +31,16 @@ def recipe_file(name: str) -> Path:
     return FOLDER / f"{name}.yaml"
 
 
+def recipe_stream(name: str) -> str:
+    """The stream that a recipe in full size learns.
+
+    >>> recipe_stream("demo")
+    'digits'
+    """
+    recipe: dict[str, Any] = yaml.safe_load(recipe_file(name).read_text(encoding="utf-8"))
+    return str(recipe["stream"]["name"])
+
+
 def load(name: str, profile: str) -> dict[str, Any]:
     """A recipe in one of its sizes: options of `compare`, and what is in `OWN`."""
     targets = [r for r in recipes() if r != "demo"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, get_type_hints
 
 import docstring_parser
@@ -34,19 +35,24 @@ def options_of(target: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[s
     """
     classes = target.__mro__[:-1] if isinstance(target, type) else ()
     functions = [vars(c)["__init__"] for c in classes if "__init__" in vars(c)] or [target]
-    docs = [c.__doc__ for c in classes] or [target.__doc__]
+    docs = [c.__doc__ for c in classes] or [_whole(target).__doc__]
     helps: dict[str, str] = {}
     for doc in docs:
         for entry in docstring_parser.parse(doc or "").params:
             helps.setdefault(entry.arg_name, " ".join((entry.description or "").split()))
     found: dict[str, Option] = {}
     for function in functions:
-        hints = get_type_hints(function)
+        hints = get_type_hints(_whole(function))
         for name, parameter in inspect.signature(function).parameters.items():
             named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             if named and name not in ("self", *skip) and name not in found:
                 found[name] = Option(name, hints.get(name, Any), parameter.default, helps.get(name, ""))
     return found
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of which a partial gives some arguments: it has the types and the docstring."""
+    return _whole(function.func) if isinstance(function, partial) else function
 
 
 def check_names(kind: str, given: dict[str, Any], options: dict[str, Option]) -> None:

@@ -28,7 +28,7 @@ STREAMS: dict[str, Entry] = {
         "real handwritten digits 8x8, 5 tasks x 2 digits (or 5 renditions of all ten)",
         "1,797 images",
         "CC BY 4.0",
-        "nothing: comes with scikit-learn",
+        "nothing, it comes with scikit-learn",
     ),
     "split-cifar100": Entry(
         f"{_HERE}.cifar100:split_cifar100",
@@ -56,7 +56,7 @@ STREAMS: dict[str, Entry] = {
         "PACS, 4 visual domains x 7 classes",
         "9,991 images 227x227 (32x32 in the npz layout)",
         "research data without a formal licence",
-        "nothing: has no official direct link; give data_dir",
+        "nothing, there is no official direct link: give data_dir",
     ),
     "folder": Entry(
         f"{_HERE}.own_folder:folder",
