@@ -231,6 +231,12 @@ def test_a_limit_on_file_sizes(whole, tmp_path):
     assert differing(outcome(run), whole) == []
 
 
+def test_no_room_for_the_words_either(tmp_path):
+    """Where the output goes to the full disk too: the exit code still says what happened."""
+    code, output = manymodes(tmp_path, *RUN, "--out", str(tmp_path / "x"), hook=limited, arguments=(50,))
+    assert (code, len(output)) == (2, 50)
+
+
 def small_disk(folder, kilobytes):
     """A disk of so many kilobytes, for this process alone."""
     import ctypes
@@ -387,14 +393,24 @@ def in_the_pool():
     checkpoints.MEMORY_BYTES = 0
 
 
-def test_a_damaged_file_of_the_pool_costs_the_task_not_the_run(four_epochs, tmp_path):
+@pytest.mark.parametrize("damage", [flipped, Path.unlink])
+def test_a_damaged_file_of_the_pool_costs_the_task_not_the_run(damage, four_epochs, tmp_path):
     run, words = stopped(tmp_path, hook=in_the_pool)
     for blob in (run / "pool").iterdir():
-        flipped(blob)
+        damage(blob)
     code, output = manymodes(tmp_path, *words, hook=in_the_pool)
     assert code == 0, output
     assert output.count("going on from the checkpoint before it") == 2
     assert "checkpoint-0002-000000.damaged" not in {path.name for path in run.iterdir()}
+    assert differing(outcome(run), four_epochs) == []
+
+
+def test_a_damaged_older_checkpoint_is_no_obstacle(four_epochs, tmp_path):
+    run, words = stopped(tmp_path, hook=in_the_pool)
+    emptied(sorted(run.glob("checkpoint-*"))[-2])
+    code, output = manymodes(tmp_path, *words, hook=in_the_pool)
+    assert code == 0, output
+    assert "is damaged" not in output
     assert differing(outcome(run), four_epochs) == []
 
 

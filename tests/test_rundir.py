@@ -98,6 +98,23 @@ def test_the_pool_holds_what_the_checkpoints_refer_to(directory, learner, monkey
     assert {path.name: path.stat().st_mtime_ns for path in directory.pool.iterdir()}.items() <= first.items()
 
 
+def test_what_goes_to_the_pool_as_it_is_loaded_stays_there(directory, monkeypatch):
+    """A checkpoint that holds everything itself, restored where less fits into memory."""
+
+    def mota():
+        return mm.MOTA(mm.models.mlp(64, (8,), outputs=10), epochs=2, batch_size=8)
+
+    learner = mota()
+    for task in mm.streams.digits(tasks=2, limit=16):
+        learner.learn(task, on_epoch=lambda one: directory.checkpoint(one, record()))
+    learner = mota()
+    monkeypatch.setattr(checkpoints, "MEMORY_BYTES", 0)
+    directory.restore(learner)
+    rows = [row for rows in learner._checkpoints.kept for row in rows]
+    assert rows
+    assert all(row.weights.load()["theta"].shape == learner.modes.theta[0].shape for row in rows)
+
+
 def test_checkpoints_in_the_three_places_are_the_same(tmp_path, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     thetas, buffers = torch.randn(6, 40, generator=generator), torch.randn(6, 3, generator=generator)

@@ -171,7 +171,7 @@ def test_a_blob_must_be_there_and_be_what_its_name_says(tmp_path):
     with pytest.raises(DamagedFile, match="content does not match its name"):
         store.load_state(tmp_path / "x", pool)
     blobs[0].path.unlink()
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(DamagedFile, match="is not there"):
         store.load_state(tmp_path / "x", pool)
 
 

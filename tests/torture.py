@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from tests.forked import TINY, Forked, differing, manymodes, outcome, sound
+from tests.forked import TINY, Forked, Hook, differing, manymodes, outcome, sound
 from tests.fuzz.kinds import KINDS, check
-from tests.test_faults import cut, emptied, flipped, killed_at, limited
+from tests.test_faults import backwards, cut, diverging, emptied, flipped, killed_at, limited, lost
 from tests.test_resume import CASES, all_in_the_pool, killed_somewhere
 
 
@@ -49,6 +49,10 @@ class Tally:
         if problem:
             self.problems.append(problem)
             print(f"  {self.fault}: {problem}", file=sys.stderr, flush=True)
+
+
+Fault = Callable[["Runs", int], Tally]
+Draw = Callable[[random.Random, Path], tuple[Any, ...]]  # a hook's arguments; the file is there until it ends
 
 
 class Runs:
@@ -124,31 +128,61 @@ def signals(runs: Runs, count: int) -> Tally:
     return tally
 
 
-def full_disks(runs: Runs, count: int) -> Tally:
-    tally = Tally("no room for a file")
-    for number, out, words in runs.places(count):
-        code, output = manymodes(
-            runs.folder, *words, hook=limited, arguments=(runs.chance.randrange(100, 30_000),)
-        )
-        if "Traceback" in output or code not in (0, 2):
-            tally.add(f"code {code}: {output[-300:]}")
-        else:
-            runs.after(tally, number, out)
-    return tally
-
-
 def damages(runs: Runs, count: int) -> Tally:
-    tally = Tally("newest checkpoint cut, emptied or a bit of it flipped")
+    tally = Tally("a file of the run cut, emptied, deleted or a bit of it flipped")
     for number, out, words in runs.places(count):
         killed_somewhere(runs.folder, out, words, runs.chance, all_in_the_pool)
-        found = sorted(out.glob("*/checkpoint-*.safetensors"))
-        if found:
-            runs.chance.choice([cut, emptied, flipped])(found[-1])
+        checkpoints = sorted(out.glob("*/checkpoint-*.safetensors"))
+        victims = [*checkpoints[-1:] * 2, *checkpoints, *out.glob("*/pool/*.safetensors")]
+        victim, damage = runs.chance.choice(victims or [None]), runs.chance.choice(DAMAGES)
+        if victim is not None:
+            damage(victim)
+        needed = victim in checkpoints[-1:] and damage is not Path.unlink  # whoever goes on must notice
         code, output = manymodes(runs.folder, *words, hook=all_in_the_pool)
-        different = ["no end"] if code else differing(outcome(next(out.iterdir())), runs.whole(number))
-        named = not found or "is damaged" in output or next(out.iterdir()).joinpath("metrics.json").exists()
-        tally.add("; ".join(different) if named else "damage was not noticed", lost=bool(different))
+        different = [output[-300:]] if code else differing(outcome(next(out.iterdir())), runs.whole(number))
+        unnoticed = "damage was not noticed" if needed and "is damaged" not in output else ""
+        tally.add("; ".join(different) or unnoticed, lost=bool(different))
     return tally
+
+
+DAMAGES: tuple[Callable[[Path], object], ...] = (cut, emptied, flipped, Path.unlink)
+
+
+def edits(runs: Runs, count: int) -> Tally:
+    tally = Tally("config.yaml edited between two starts")
+    for number, out, words in runs.places(count):
+        killed_somewhere(runs.folder, out, words, runs.chance, all_in_the_pool)
+        config = next(out.glob("*/config.yaml"))
+        before = config.read_text()
+        config.write_text(before.replace("epochs: 2", "epochs: 3"))
+        code, output = manymodes(runs.folder, *words, hook=all_in_the_pool)
+        config.write_text(before)
+        done = (config.parent / "metrics.json").exists()
+        if (code == 2 and "strategy.epochs is 3 there, 2 here" in output) or done:
+            runs.after(tally, number, out)
+        else:
+            tally.add(f"code {code}: {output[-300:]}")
+    return tally
+
+
+def hooked(fault: str, hook: Hook, draw: Draw) -> Fault:
+    """Something that goes wrong inside of the process: one line, and then the run goes on."""
+
+    def attempts(runs: Runs, count: int) -> Tally:
+        tally = Tally(fault)
+        for number, out, words in runs.places(count):
+            sign = runs.folder / "sign"
+            sign.touch()
+            code, output = manymodes(runs.folder, *words, hook=hook, arguments=draw(runs.chance, sign))
+            sign.unlink()
+            lines = [line for line in output.splitlines() if line.startswith("manymodes: error: ")]
+            if "Traceback" in output or (code, len(lines)) not in ((0, 0), (2, 1)):
+                tally.add(f"code {code}: {output[-300:]}")
+            else:
+                runs.after(tally, number, out)
+        return tally
+
+    return attempts
 
 
 def two_threads(runs: Runs, count: int) -> Tally:
@@ -187,6 +221,18 @@ def files(name: str, folder: Path, cases: int, chance: random.Random) -> Tally:
     return tally
 
 
+HOOKED: tuple[tuple[str, Hook, Draw], ...] = (
+    ("no room for a file", limited, lambda chance, sign: (chance.randrange(100, 30_000),)),
+    (
+        "a loss that is no number",
+        diverging,
+        lambda chance, sign: (chance.randrange(3), chance.randrange(1, 3), 0),
+    ),
+    ("a data file that disappears", lost, lambda chance, sign: (str(sign),)),
+    ("a clock that goes backwards", backwards, lambda chance, sign: ()),
+)
+
+
 def show(tallies: list[Tally]) -> None:
     table = Table(header_style="bold")
     for title in ("fault", "tried", "survived", "data lost"):
@@ -212,9 +258,9 @@ def main() -> int:
     chance = random.Random(given_.seed)
     print(f"seed {given_.seed}", flush=True)
     some = max(1, given_.kills // 4) if given_.kills else 0
-    faults: list[tuple[Callable[[Runs, int], Tally], int]] = [
-        (kills, given_.kills), (kills_while_writing, given_.kills), (signals, some), (full_disks, some),
-        (damages, some), (two_threads, min(some, len(CASES))),
+    faults: list[tuple[Fault, int]] = [
+        (kills, given_.kills), (kills_while_writing, given_.kills), (signals, some), (damages, some),
+        *((hooked(*fault), some) for fault in HOOKED), (edits, some), (two_threads, min(some, len(CASES))),
     ]  # fmt: skip
     tallies = []
     with tempfile.TemporaryDirectory(prefix="torture-") as name:

@@ -53,16 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _processes(words[0]), _told():
             return int(module.main(words[1:]) or 0)
     except UserError as error:
-        print(f"manymodes: {_which()}error: {one_line(error, most=2000)}", file=sys.stderr)
+        _complain(f"{_which()}error: {one_line(error, most=2000)}")
         return error.code
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
-        print("manymodes: error: there is not enough memory: try a smaller model or batch", file=sys.stderr)
+        _complain("error: there is not enough memory: try a smaller model or batch")
         return 2
     except KeyboardInterrupt as error:
         if not _which():  # all are interrupted together
-            print(f"manymodes: {str(error) or 'interrupted'}", file=sys.stderr)
+            _complain(str(error) or "interrupted")
         return 130
 
 
@@ -80,6 +80,14 @@ def _processes(command: str) -> Iterator[None]:
         redirected = nullcontext() if distributed.first() else redirect_stdout(nowhere)
         with redirected:
             yield
+
+
+def _complain(text: str) -> None:
+    """Say what is wrong; where the words go to a full disk, the exit code still tells."""
+    try:
+        print(f"manymodes: {text}", file=sys.stderr)
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # what is left in the old one would fail again
 
 
 @contextmanager

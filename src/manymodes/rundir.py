@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import yaml
 
@@ -27,6 +27,15 @@ SHARE = 0.015  # of a run's time at most goes into checkpoints, unless their dis
 PATIENCE = 2.0  # seconds to wait for the lock: a killed run's helpers need a moment to go
 BETWEEN = "-000000"  # how the name of a checkpoint ends that was written between two tasks
 GROWING = ("events.jsonl", "log.csv")  # cut back to the checkpoint on resuming: nothing twice, nothing lost
+
+
+class _Checkpoint(NamedTuple):
+    """What a checkpoint's file holds."""
+
+    path: Path
+    state: Any
+    record: Record
+    positions: dict[str, int]
 
 
 class RunDir(RunFiles):
@@ -131,22 +140,30 @@ class RunDir(RunFiles):
 
     def restore(self, learner: Strategy) -> Record | None:
         """Load the newest checkpoint that is sound; None if there is none. Events go on from there."""
+        from manymodes import saving
+
         learner.workspace = self.pool
-        record, positions = None, dict.fromkeys(GROWING, 0)
+        found = self._newest()
+        self._cut(dict.fromkeys(GROWING, 0) if found is None else found.positions)
+        self._clear_pool()  # before the learner takes its state: it may write into the pool at once
+        if found is None:
+            return None
+        saving.give_state(learner, found.state, found.path)
+        return found.record
+
+    def _newest(self) -> _Checkpoint | None:
+        """The newest sound checkpoint; damaged ones are put aside."""
         for path in reversed(self.checkpoints()):
             try:
-                record, positions = self._load(path, learner)
-                break
+                return self._read(path)
             except DamagedFile as error:
                 damaged = path.with_suffix(".damaged")
                 os.replace(path, damaged)
                 _say(f"{error}; kept as {damaged.name}, going on from the checkpoint before it")
-        self._cut(positions)
-        self._clear_pool()
-        return record
+        return None
 
-    def _load(self, path: Path, learner: Strategy) -> tuple[Record, dict[str, int]]:
-        from manymodes import saving, store
+    def _read(self, path: Path) -> _Checkpoint:
+        from manymodes import store
         from manymodes.run import Record
 
         state, meta = store.load_state(path, self.pool)
@@ -159,8 +176,7 @@ class RunDir(RunFiles):
                 f"{self.path / 'config.yaml'} was edited since {path.name} was written ({'; '.join(found)}): "
                 "put it back, or start a new run with another --out"
             )
-        saving.give_state(learner, state, path)
-        return record, positions
+        return _Checkpoint(path, state, record, positions)
 
     def _positions(self) -> dict[str, int]:
         """How long the growing files are; what they hold is flushed to disk before a checkpoint says so."""
@@ -201,11 +217,14 @@ class RunDir(RunFiles):
         self._clear_pool()
 
     def _clear_pool(self) -> None:
-        """Remove what no checkpoint refers to any more."""
+        """Remove what no readable checkpoint refers to any more."""
         if self.pool.is_dir():
             from manymodes import store
 
-            needed = {name for path in self.checkpoints() for name in store.read_meta(path)[1]}
+            needed: set[str] = set()
+            for path in self.checkpoints():
+                with suppress(DamagedFile):  # an older one, which nobody has needed yet
+                    needed.update(store.read_meta(path)[1])
             for blob in self.pool.iterdir():
                 if blob.name not in needed:
                     blob.unlink()

@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from manymodes.errors import DamagedFile, UserError, one_line, require
+from manymodes.errors import DamagedFile, UserError, one_line
 from manymodes.files import read_header, read_json, write_atomically, write_json, write_text
 
 __all__ = [
@@ -56,6 +56,8 @@ class Blob:
 
     def load(self) -> dict[str, Tensor]:
         """Its tensors, if they are what the name says."""
+        if not self.path.is_file():
+            raise DamagedFile(f"{self.path} is not there")
         tensors, header = _read(self.path)
         if self.path.name != f"{_checksum(tensors, header['body'])}.safetensors":
             raise DamagedFile(f"{self.path} is damaged: its content does not match its name")
@@ -97,7 +99,8 @@ def read_meta(path: Path) -> tuple[dict[str, Any], list[str]]:
     """(meta, names of the blobs it refers to) of a state's file; its tensors are neither read nor checked."""
     body = _body(path, read_header(path))
     files = body.get("files", [])
-    require(isinstance(files, list), f"{path} is damaged: it names its blobs as {type(files).__name__}")
+    if not isinstance(files, list):
+        raise DamagedFile(f"{path} is damaged: it names its blobs as {type(files).__name__}")
     return dict(body["meta"]), [str(name) for name in files]
 
 

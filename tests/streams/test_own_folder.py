@@ -161,9 +161,13 @@ def test_image_that_breaks_later_is_named(tmp_path):
     task = stream[0]
     for file in tmp_path.rglob("*.png"):
         file.write_bytes(b"gone bad")
-    with pytest.raises(UserError, match=r"image .*\.png") as error:
+    with pytest.raises(UserError, match=r"image .*\.png: .*; put it back and give the same") as error:
         list(task.train.batches([torch.arange(4)]))
     assert "\n" not in str(error.value)
+    for file in tmp_path.rglob("*.png"):
+        file.unlink()
+    with pytest.raises(UserError, match=r"image .*\.png is not there any more; put it back and"):
+        list(task.train.batches([torch.arange(4)]))
 
 
 def case(make, match, **options):

@@ -77,10 +77,14 @@ class EncodedImages(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         """The image as uint8 (C, H, W) and its target."""
+        source = self.sources[self.rows[i]]
         try:
-            image = decode(self.sources[self.rows[i]], size=self.size, channels=self.channels)
+            image = decode(source, size=self.size, channels=self.channels)
         except (UnreadableImage, OSError) as error:
-            raise UserError(f"image {error}; remove it, or give skip_unreadable=True") from None
+            text = str(error)
+            if isinstance(source, Path) and not source.exists():
+                text = f"{source} is not there any more"
+            raise UserError(f"image {text}; put it back and give the same command again") from None
         return image, int(self.targets[i])
 
 
