@@ -38,6 +38,10 @@ class Quadratic:
         size = min(BLOCK, theta.numel()) if theta.device.type == "cpu" else theta.numel()
         if self._room is None:
             self._room = torch.empty_like(theta[:size])
+        if size == theta.numel():  # a small network's step is so short that cutting up would be seen in it
+            apart = torch.sub(theta, self.anchor, out=self._room)
+            gradient.addcmul_(self.importance, apart, value=self.strength)
+            return
         vectors = (gradient, self.importance, theta, self.anchor)
         for part, importance, here, anchor in zip(*(v.split(size) for v in vectors), strict=True):
             apart = torch.sub(here, anchor, out=self._room[: len(here)])
@@ -77,11 +81,13 @@ def distillation(
     A group is a set of old outputs that share a softmax: one per old task in a multi-head stream, one for
     everything seen otherwise. Its teacher is (S, |group|) log-probabilities at the same temperature.
     """
-    total = logits.new_zeros(())
+    if not groups:
+        return logits.new_zeros(())
+    sums = []
     for group, teacher in zip(groups, teacher_log_probs, strict=True):
-        student = log_softmax(logits[:, group] / temperature, dim=1)
-        total = total + (teacher.exp() * (teacher - student)).sum(dim=1).mean()
-    return total * temperature**2
+        student = log_softmax(logits.index_select(1, group) / temperature, dim=1)
+        sums.append((teacher.exp() * (teacher - student)).sum())
+    return sum(sums[1:], sums[0]) * (temperature**2 / len(logits))
 
 
 def old_groups(seen: Iterable[Sequence[int]], device: torch.device | None = None) -> list[Tensor]:

@@ -65,7 +65,7 @@ def execute(
         stream, learner = _built(config)
         alone = distributed.count() == 1  # several processes share the cores: torchrun says how
         threads = directory.threads() if config.threads == 0 and alone else None
-        with pinned(threads or config.threads or _threads(learner), config.deterministic):
+        with pinned(threads or config.threads or threads_for(learner), config.deterministic):
             directory.begin(config)
             one = _Run(config, directory, stream, stop, record_trajectory, log)
             try:
@@ -85,7 +85,8 @@ def _built(config: Config) -> tuple[Stream, Strategy]:
     return stream, build_learner(config, stream)
 
 
-def _threads(learner: Strategy) -> int:
+def threads_for(learner: Strategy) -> int:
+    """How many threads a run uses unless it is told: small networks are faster on one."""
     return 1 if learner.model.theta.numel() <= SMALL else torch.get_num_threads()
 
 

@@ -13,8 +13,14 @@ from manymodes.logs import parse_loggers
 from manymodes.trajectory import WHEN
 
 NAMES = ("out", "seeds", "seed", "jobs", "threads", "deterministic", "checkpoint_every", "record_trajectory",
-         "log", "resume", "profile", "print_config")  # fmt: skip
-FLAGS = ("print_config", "deterministic", "record_trajectory")  # may stand alone: that means true
+         "log", "tune_loop", "resume", "profile", "print_config")  # fmt: skip
+FLAGS = (
+    "print_config",
+    "deterministic",
+    "record_trajectory",
+    "tune_loop",
+)  # may stand alone: that means true
+LOOPS = ("bf16", "compile")  # what --tune_loop may be allowed beside the layout
 COMPARE = {
     "strategies": "Rows, e.g. finetune,ewc,mota:modes=4 (default: all).",
     "scenarios": "Each row in each of these, e.g. task,class,instance, or all (default: the stream's own).",
@@ -32,6 +38,7 @@ class Request:
     checkpoint_every: float | None
     record_trajectory: str
     log: tuple[str, ...]
+    tune_loop: tuple[str, ...] | None
     resume: Path | None
     print_config: bool
 
@@ -49,6 +56,8 @@ def add_arguments(parser: Parser, seeds: str) -> None:
     parser.add_argument("--record_trajectory", type=str, default="auto",
                         help="Keep weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
     parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
+    parser.add_argument("--tune_loop", type=str, default="false",
+                        help="Measure which memory layout is fastest here; bf16,compile: these too.")  # fmt: skip
     parser.add_argument("--resume", type=str | None, default=None, help="Go on with this run directory.")
     parser.add_argument("--profile", type=str, default="default", help="default, or paper (Appendix A.1).")
     parser.add_argument("--print_config", type=bool, default=False, help="Print the configuration and stop.")
@@ -75,9 +84,25 @@ def request_of(values: Namespace, one_seed: bool) -> Request:
         values.checkpoint_every,
         values.record_trajectory,
         parse_loggers(values.log),
+        parse_tune_loop(values.tune_loop),
         None if values.resume is None else Path(values.resume),
         values.print_config,
     )
+
+
+def parse_tune_loop(text: str) -> tuple[str, ...] | None:
+    """What --tune-loop may change beside the layout; None without it.
+
+    >>> parse_tune_loop("false"), parse_tune_loop("true"), parse_tune_loop("bf16,compile")
+    (None, (), ('bf16', 'compile'))
+    """
+    if text in ("true", "false"):
+        return () if text == "true" else None
+    names = tuple(filter(None, text.strip("[]").replace(" ", "").split(",")))
+    for name in names:
+        if name not in LOOPS:
+            raise unknown("word in --tune_loop", name, ("true", "false", *LOOPS))
+    return names
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -25,7 +25,7 @@ def resumed(argv: Sequence[str]) -> tuple[Config, Request, Path]:
     folder = Path(next(value for name, value in reversed(split(argv)) if name == "resume"))
     saved = RunFiles(folder).config()
     _agreed(saved, pairs, folder)
-    for name in ("out", "profile"):
+    for name in ("out", "profile", "tune_loop"):
         if name in dict(pairs):
             raise UserError(f"--{name} does not go with --resume: the run stays what it is, where it is")
     config = _typed(saved, folder)

@@ -51,6 +51,11 @@ def execute_and_show(
     if request.jobs < 1:
         raise UserError(f"jobs must be a whole number from 1, not {request.jobs}")
     several = request.jobs > 1
+    if request.tune_loop is not None:
+        from manymodes.loop import fastest
+
+        folders = [request.out / config.slug for config in configs]
+        configs = fastest(configs, request.tune_loop, folders, request.jobs)
 
     def on_result(config: Config, result: dict[str, object]) -> None:
         if several:

@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
             rest.append(f"--{name}={value}")
     config, request = parse(rest, "tune")
     require(request.jobs == 1, "tune does one trial at a time: leave --jobs out")
+    require(request.tune_loop is None, "tune searches hyper-parameters: --tune-loop is for run and compare")
     require(request.resume is None, "the same command with the same --out goes on: leave --resume out")
     spaces = [_space(text, config) for text in own["space"]]
     trials, tasks = _whole("trials", own["trials"], 20), _whole("first-tasks", own["first_tasks"], 0)
