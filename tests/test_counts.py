@@ -176,9 +176,7 @@ def fisher_work(samples, batch_size, monkeypatch):
     flat, calls = FlatModel(model.eval()), []
     model.register_forward_pre_hook(lambda m, x: calls.append(len(x[0])))
     with Work() as work:
-        fisher.diagonal(
-            flat, torch.randn(samples, 2, 6, 6), torch.arange(samples) % 3, batch_size=batch_size
-        )
+        fisher.diagonal(flat, torch.randn(samples, 2, 6, 6), torch.arange(samples) % 3, batch_size=batch_size)
     return work, calls
 
 
