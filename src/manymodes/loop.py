@@ -27,7 +27,6 @@ from manymodes.config import Config, build_model, build_stream
 from manymodes.environment import pinned
 from manymodes.errors import UserError
 from manymodes.runfiles import RunFiles
-from manymodes.signature import options_of
 from manymodes.strategies.base import LAYOUTS, Strategy, Training
 from manymodes.streams.places import cache_dir
 from manymodes.sweep import threads_for
