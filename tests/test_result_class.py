@@ -1,4 +1,4 @@
-"""A faster loop learns as well: accuracies with bf16, another layout or compiling lie in the seeds' spread."""
+"""A faster loop learns as well: accuracy with bf16, another layout or compiled lies in the seeds' spread."""
 
 import shutil
 from functools import cache

@@ -57,7 +57,7 @@ def add_arguments(parser: Parser, seeds: str) -> None:
                         help="Keep weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
     parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
     parser.add_argument("--tune_loop", type=str, default="false",
-                        help="Measure which memory layout is fastest here; bf16,compile: these too.")  # fmt: skip
+                        help="Measure the fastest memory layout (bf16,compile: these too).")  # fmt: skip
     parser.add_argument("--resume", type=str | None, default=None, help="Go on with this run directory.")
     parser.add_argument("--profile", type=str, default="default", help="default, or paper (Appendix A.1).")
     parser.add_argument("--print_config", type=bool, default=False, help="Print the configuration and stop.")
