@@ -81,7 +81,7 @@ def _measured_or_known(config: Config, training: dict[str, Any], allow: Sequence
         batch = next(iter(batches))
         loops = _candidates(learner, batch, allow)
         key, kept = _key(learner, batch, loops), _kept()
-        entry = distributed.agreed(kept.get(key))
+        entry: Any = distributed.agreed(kept.get(key))
         if not _fits(entry, loops):
             entry = _entry(loops, distributed.agreed(_seconds(learner, task, batch, loops)))
             if distributed.first():

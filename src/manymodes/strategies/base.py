@@ -300,7 +300,7 @@ class Strategy:
                 logits: Tensor = network(inputs)
                 return logits
             with torch.autocast(self.model.device.type, torch.bfloat16):
-                return network(inputs).float()  # type: ignore[no-any-return]
+                return network(inputs).float()
 
     # ---- predictions --------------------------------------------------------------------------------
 
