@@ -24,8 +24,8 @@ demo: $(READY)   ## the main job on real handwritten digits: table, then an HTML
 	$(BIN)/manymodes report $(OUT)
 
 lint: $(READY)   ## ruff and import-linter
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/lint-imports --no-cache
 
 types: $(READY)  ## mypy, strict

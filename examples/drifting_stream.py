@@ -1,7 +1,9 @@
 """A stream without boundaries: what MOTA, EWC and fine-tuning make of batches that just arrive.
 
     python examples/drifting_stream.py                # electricity prices (fetched once, 16 MB) or digits
+    python examples/drifting_stream.py digits         # handwritten digits; nothing is fetched
     python examples/drifting_stream.py my.csv         # your own: numbers, the label in the last column
+    python examples/drifting_stream.py elec 0 1 2     # several seeds
 
 Needs `pip install "manymodes[online]"`. Every batch is predicted before anything is learnt from it
 ("as it arrives"); every tenth batch is never learnt from, and predicted when the stream is over ("at the
@@ -22,9 +24,8 @@ from manymodes.arriving import Arriving
 from manymodes.streams.places import cache_dir
 
 BATCH, TASK = 100, 1000
-WHEEL = (
-    "scikit-multiflow==0.4.1"  # its wheel holds Elec2 (45,312 half hours of prices) and the NOAA weather set
-)
+WHEEL = "scikit-multiflow==0.4.1"  # holds Elec2 (45,312 half hours of prices) and the NOAA weather set
+KIND = "--only-binary=:all: --python-version 3.7 --implementation cp --abi cp37m --platform manylinux1_x86_64"
 
 
 def fetch(name):
@@ -32,21 +33,9 @@ def fetch(name):
     path = cache_dir() / "data" / "drift" / name
     if path.is_file():
         return path
-    kind = "--only-binary=:all: --python-version 3.7 --implementation cp --abi cp37m"
-    kind += " --platform manylinux1_x86_64"
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            "--no-deps",
-            *kind.split(),
-            "-d",
-            folder,
-            WHEEL,
-        ]
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+        command = [*pip, *KIND.split(), "-d", folder, WHEEL]
         if subprocess.run(command, capture_output=True, timeout=120).returncode:
             return None
         (wheel,) = Path(folder).glob("*.whl")
@@ -115,19 +104,25 @@ class Never:
         return self
 
 
-def main(path=None):
-    """Print the table."""
-    path = path or fetch("elec.csv")
-    x, y = digits() if path is None else table(path)
+def results(x, y, seed):
+    """What each learner makes of the stream; the last learns its first task and no more."""
     outputs = int(y.max()) + 1
-    print(f"{'digits' if path is None else path}: {len(x)} samples\n")
-    print(f"{'':24}as it arrives   at the end   tasks")
-    for name, learner in learners(x.shape[1], outputs).items():
-        now, end, tasks = follow(learner, x, y)
-        print(f"{name:24}{100 * now:13.1f}{100 * end:13.1f}{tasks:8}")
-    first = learners(x.shape[1], outputs)["finetune"]
-    now, end, tasks = follow(first, x, y, Never())
-    print(f"{'first task only':24}{100 * now:13.1f}{100 * end:13.1f}{tasks:8}")
+    found = {name: follow(it, x, y) for name, it in learners(x.shape[1], outputs, seed).items()}
+    only = learners(x.shape[1], outputs, seed)["finetune"]
+    return found | {"first task only": follow(only, x, y, Never())}
+
+
+def main(source="elec", *seeds):
+    """Print the table: means over the seeds, and how far the seeds are from them at most."""
+    path = fetch("elec.csv") if source == "elec" else None if source == "digits" else source
+    x, y = digits() if path is None else table(path)
+    print(f"{path or 'digits'}: {len(x)} samples\n")
+    runs = [results(x, y, int(seed)) for seed in seeds or (0,)]
+    print(f"{'':24}{'as it arrives':>16}{'at the end':>16}{'tasks':>10}")
+    for name in runs[0]:
+        now, end, tasks = np.array([run[name] for run in runs]).T
+        cells = [f"{100 * v.mean():.1f} ± {100 * abs(v - v.mean()).max():.1f}" for v in (now, end)]
+        print(f"{name:24}{cells[0]:>16}{cells[1]:>16}{tasks.mean():>10.1f}")
 
 
 if __name__ == "__main__":
