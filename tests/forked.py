@@ -25,7 +25,7 @@ import torch._dynamo  # noqa: F401  # the first optimiser imports it: three seco
 
 import manymodes.commands.compare
 import manymodes.commands.runs
-import manymodes.sweep
+import manymodes.grid
 from manymodes import cli, store
 from manymodes.strategies.registry import REGISTRY, strategy_class
 

@@ -11,9 +11,9 @@ import torch
 
 from manymodes import cli, distributed, store
 from manymodes.errors import UserError
+from manymodes.grid import execute_all
 from manymodes.locks import held
 from manymodes.runfiles import RunFiles
-from manymodes.sweep import execute_all
 from tests import together
 from tests.forked import Forked, manymodes, sound
 from tests.laws.cases import all_cases

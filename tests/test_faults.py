@@ -18,8 +18,9 @@ import torch
 from manymodes import store
 from manymodes.config import Config
 from manymodes.errors import UserError
+from manymodes.grid import SomeFailed, execute_all
 from manymodes.interrupts import Interrupted
-from manymodes.sweep import SomeFailed, execute, execute_all
+from manymodes.sweep import execute
 from tests.forked import TINY, Forked, differing, manymodes, outcome, sound
 
 RUN = ("run", "--strategy", "mota", *TINY)

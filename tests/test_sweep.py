@@ -12,8 +12,9 @@ import torch
 from manymodes.config import Config
 from manymodes.environment import pinned
 from manymodes.errors import UserError
+from manymodes.grid import SomeFailed, execute_all
 from manymodes.interrupts import Interrupted, Stop
-from manymodes.sweep import SomeFailed, execute, execute_all
+from manymodes.sweep import execute
 from tests.forked import differing, outcome
 
 

@@ -288,6 +288,23 @@ def test_the_score_is_that_of_a_run_by_hand():
     assert tune.score(config, 2) == pytest.approx(sum(right) / 2)
 
 
+def test_several_at_a_time_are_the_same_search_however_often_stopped(tmp_path):
+    config = Config({"name": "finetune", "epochs": 2}, {"name": "digits", "scenario": "class", "limit": 20})
+    spaces = [Space("strategy", "epochs", 1, 3, whole=True), Space("strategy", "lr", 1e-3, 1e30, log=True)]
+
+    def together(folder, trials, jobs=2):
+        return tune.Search(config, spaces, folder, seeds=[0], tasks=2, jobs=jobs).run(trials)
+
+    best = together(tmp_path / "whole", 3)
+    for trials in (2, 3):
+        together(tmp_path / "parts", trials)
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+    assert best.value == pytest.approx(tune.score(tune.Search(config, spaces, tmp_path, seeds=[0]).configured(
+        best.settings), 2))  # fmt: skip
+    assert {row["diverged"] for row in rows(tmp_path / "whole")} == {"true", "false"}
+    assert not (tmp_path / "whole" / "trials").exists()
+
+
 # ---- the command -------------------------------------------------------------------------------------------
 
 
@@ -313,7 +330,8 @@ def test_the_recipe_is_one_that_run_takes(tmp_path, capsys):
         (["--space", "strength=1..2", "--trials", "0"], "trials must be"),
         (["--space", "strength=1..2", "--trials", "many"], "trials must be"),
         (["--space", "strength=1..2", "--first-tasks", "9", "--trials", "1"], "5 tasks"),
-        (["--space", "strength=1..2", "--jobs", "2"], "one trial at a time"),
+        (["--space", "strength=1..2", "--engine", "ray"], "say how many settings to try at the same time"),
+        (["--space", "strength=-2..-1", "--trials", "2", "--jobs", "2"], "strength must be"),
         (["--space", "strength=-2..-1", "--trials", "1"], "strength must be"),
         (["--space", "anchor=previous,nowhere", "--trials", "9"], "unknown anchor 'nowhere'"),
         (["--strategy", "ewk", "--space", "strength=1..2"], "did you mean 'ewc'"),

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
-from manymodes.errors import UserError
+from manymodes.errors import TrainingDiverged, UserError
 from manymodes.interrupts import Interrupted, Stop
 
 POLL = 0.2  # seconds between looks at whether to stop
@@ -24,6 +24,26 @@ class Outcome(NamedTuple):
     result: Any
     error: str | None = None
     interrupted: bool = False
+    diverged: bool = False
+
+
+def answer(work: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
+    """How a job ended, and its result or one line about why there is none: what its process tells."""
+    try:
+        return "done", work(*arguments)
+    except Interrupted as error:
+        return "interrupted", str(error)
+    except TrainingDiverged as error:
+        return "diverged", str(error)
+    except UserError as error:
+        return "failed", str(error)
+
+
+def outcome_of(number: int, kind: str, value: Any) -> Outcome:
+    """The same as an Outcome."""
+    if kind == "done":
+        return Outcome(number, value)
+    return Outcome(number, None, value, kind == "interrupted", kind == "diverged")
 
 
 def in_processes(
@@ -33,16 +53,17 @@ def in_processes(
     at_once: int,
     stop: Stop,
     on_end: Callable[[Outcome], None],
+    on_tick: Callable[[list[int]], None] = lambda running: None,
 ) -> None:
     """on_end(outcome) for work(*job, stop) of each job, `at_once` of them at the same time.
 
-    When `stop` is asked, none is started any more and those under way are asked to stop; when that is
-    interrupted too, they are killed.
+    While some run, on_tick(their numbers) is called a few times a second. When `stop` is asked, none is
+    started any more and those under way are asked to stop; when that is interrupted too, they are killed.
     """
     context: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if hasattr(os, "fork"):
         # Imported once for all; torch._dynamo is what the first optimiser of a process imports, slowly.
-        context.set_forkserver_preload(["manymodes.sweep", "torch._dynamo"])
+        context.set_forkserver_preload(["manymodes.grid", "torch._dynamo"])
     flag = context.Event()
     waiting = list(enumerate(jobs))
     running: dict[Connection, tuple[int, BaseProcess]] = {}
@@ -61,6 +82,7 @@ def in_processes(
                 assert isinstance(ready, Connection)
                 number, process = running.pop(ready)
                 on_end(_outcome(number, process, ready))
+            on_tick([number for number, _ in running.values()])
     finally:
         for _, process in running.values():
             process.kill()
@@ -75,9 +97,7 @@ def _outcome(number: int, process: BaseProcess, ours: Connection) -> Outcome:
     finally:
         ours.close()
     process.join()
-    if kind == "done":
-        return Outcome(number, value)
-    return Outcome(number, None, value, kind == "interrupted")
+    return outcome_of(number, kind, value)
 
 
 def _death(code: int | None) -> str:
@@ -96,12 +116,7 @@ def _child(theirs: Connection, flag: Any, work: Callable[..., Any], job: tuple[A
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    try:
-        theirs.send(("done", work(*job, stop)))
-    except Interrupted as error:
-        theirs.send(("interrupted", str(error)))
-    except UserError as error:
-        theirs.send(("failed", str(error)))
+    theirs.send(answer(work, *job, stop))
 
 
 def _follow(parent: Any) -> None:

@@ -1,9 +1,9 @@
-"""Runs from configurations: one, or many after another or at the same time."""
+"""One run from its configuration, in its directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import torch
 from manymodes import distributed
 from manymodes.config import Config, build_learner, build_stream
 from manymodes.environment import pinned
-from manymodes.errors import TrainingDiverged, UserError, require
+from manymodes.errors import TrainingDiverged, UserError
 from manymodes.follower import Follower
 from manymodes.interrupts import Interrupted, Stop
-from manymodes.jobs import Outcome, in_processes
 from manymodes.logs import Logs
 from manymodes.progress import Progress
 from manymodes.run import Record, describe, run
@@ -24,17 +23,8 @@ from manymodes.strategies.base import Event, Strategy
 from manymodes.task import Stream
 from manymodes.trajectory import Trajectory
 
+View = Callable[[Stream], Stream]
 SMALL = 300_000  # networks up to this many parameters are faster on one thread
-
-
-class SomeFailed(UserError):
-    """Some runs of several failed; the others are done."""
-
-    code = 1
-
-    def __init__(self, results: dict[int, dict[str, Any]], failures: dict[int, str], message: str) -> None:
-        super().__init__(message)
-        self.results, self.failures = results, failures
 
 
 def execute(
@@ -46,12 +36,15 @@ def execute(
     log: Sequence[str] = (),
     progress: Progress | None = None,
     stop: Stop | None = None,
+    view: View | None = None,
+    keep: Callable[[Path, float | None], RunDir] | None = None,
 ) -> dict[str, Any]:
     """Do one run in its directory, go on with it, or return its metrics if it is done.
 
-    Raises Interrupted, with everything saved, after the epoch in which `stop` is asked.
+    `view` makes another stream of the configured one (one that is judged on validation data). Raises
+    Interrupted, with everything saved, after the epoch in which `stop` is asked.
     """
-    directory = (RunDir if distributed.first() else Follower)(path, checkpoint_every)
+    directory = (keep or RunDir if distributed.first() else Follower)(path, checkpoint_every)
     directory.check(config)
     done = distributed.agreed(directory.metrics())
     if done is not None:
@@ -62,12 +55,12 @@ def execute(
         done = distributed.agreed(directory.metrics())
         if done is not None:
             return done
-        stream, learner = _built(config)
+        stream, learner = _built(config, view)
         alone = distributed.count() == 1  # several processes share the cores: torchrun says how
         threads = directory.threads() if config.threads == 0 and alone else None
         with pinned(threads or config.threads or threads_for(learner), config.deterministic):
             directory.begin(config)
-            one = _Run(config, directory, stream, stop, record_trajectory, log)
+            one = _Run(config, directory, stream, stop, record_trajectory, log, view)
             try:
                 record = one.go(learner, progress or Progress.silent())
             except TrainingDiverged as error:
@@ -80,8 +73,15 @@ def execute(
             return distributed.agreed(directory.finish(learner, record, config, describe(learner, stream)))
 
 
-def _built(config: Config) -> tuple[Stream, Strategy]:
-    stream = build_stream(config)
+def finished(config: Config, path: Path) -> dict[str, Any] | None:
+    """The metrics of a run that is done."""
+    directory = RunDir(path)
+    directory.check(config)
+    return directory.metrics()
+
+
+def _built(config: Config, view: View | None) -> tuple[Stream, Strategy]:
+    stream = build_stream(config) if view is None else view(build_stream(config))
     return stream, build_learner(config, stream)
 
 
@@ -101,9 +101,10 @@ class _Run:
         stop: Stop,
         trajectory: str,
         log: Sequence[str],
+        view: View | None,
     ) -> None:
         self.config, self.directory, self.stream, self.stop = config, directory, stream, stop
-        self.trajectory, self.log = trajectory, log
+        self.trajectory, self.log, self.view = trajectory, log, view
         self.reached: tuple[int, int] | None = None  # (tasks learnt, epochs of the present one) so far
         self.halt: tuple[int, int] | None = None  # where to stop
 
@@ -164,7 +165,7 @@ class _Run:
         if self.reached is not None:
             self.halt = self.reached
             with suppress(Interrupted, TrainingDiverged):  # the first, or both if it was saved already
-                self.go(_built(self.config)[1], Progress.silent())
+                self.go(_built(self.config, self.view)[1], Progress.silent())
             saved = self.directory.checkpoints()
             message = f"{error}; the last good epoch is in {saved[-1]}" if saved else message
         self.directory.fail(message)
@@ -179,96 +180,3 @@ def _shared(record: Record | None, learner: Strategy) -> Record | None:
         if not distributed.first():
             learner.load_state_dict(state)
     return record
-
-
-def execute_all(
-    configs: Sequence[Config],
-    out: Path,
-    *,
-    jobs: int = 1,
-    checkpoint_every: float | None = None,
-    record_trajectory: str = "auto",
-    log: Sequence[str] = (),
-    paths: Sequence[Path] | None = None,
-    on_result: Callable[[Config, dict[str, Any]], None] = lambda config, result: None,
-) -> list[dict[str, Any]]:
-    """Every run in a directory of `out` (or its path), in order; with several jobs, each in its own process.
-
-    A run that fails does not keep the others from being done: then SomeFailed is raised at the end, or the
-    error itself if there is no other run.
-    """
-    options: dict[str, Any] = {
-        "checkpoint_every": checkpoint_every,
-        "record_trajectory": record_trajectory,
-        "log": log,
-    }
-    paths = [out / config.slug for config in configs] if paths is None else paths
-    results: dict[int, dict[str, Any]] = {}
-    failures: dict[int, str] = {}
-    stop = Stop()
-    require(jobs == 1 or distributed.count() == 1, f"--jobs {jobs}: torchrun has one run at a time")
-
-    def on_end(outcome: Outcome) -> None:
-        config = configs[outcome.number]
-        if outcome.error is None:
-            results[outcome.number] = outcome.result
-            on_result(config, outcome.result)
-        elif not outcome.interrupted:
-            failures[outcome.number] = f"{config.slug}: {outcome.error}"
-            print(f"manymodes: {failures[outcome.number]}", flush=True)
-
-    with _no_empty(out), stop.listening():
-        if jobs <= 1 or len(configs) == 1:
-            _one_after_another(configs, paths, options, stop, on_end)
-        else:
-            work = [(config, path, options, jobs) for config, path in zip(configs, paths, strict=True)]
-            with stop.patient():
-                in_processes(_in_process, work, at_once=jobs, stop=stop, on_end=on_end)
-    if len(results) + len(failures) < len(configs):
-        raise Interrupted(f"stopped with {len(results)} of {len(configs)} runs done; everything is saved")
-    if failures:
-        reasons = {line.partition(": ")[2] for line in failures.values()}
-        if not results and len(reasons) == 1:
-            raise UserError(reasons.pop())
-        raise SomeFailed(results, failures, f"{len(failures)} of {len(configs)} runs failed")
-    return [results[number] for number in range(len(configs))]
-
-
-@contextmanager
-def _no_empty(out: Path) -> Iterator[None]:
-    """Folders that are made for runs of which none begins are not left behind."""
-    made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    try:
-        yield
-    finally:
-        for folder in made:
-            with suppress(OSError):  # something is in it, or it was never made
-                folder.rmdir()
-
-
-def _one_after_another(
-    configs: Sequence[Config],
-    paths: Sequence[Path],
-    options: dict[str, Any],
-    stop: Stop,
-    on_end: Callable[[Outcome], None],
-) -> None:
-    for number, (config, path) in enumerate(zip(configs, paths, strict=True)):
-        if stop.asked:
-            return
-        seen = distributed.first()
-        progress = Progress.for_terminal(number + 1, len(configs)) if seen else Progress.silent()
-        try:
-            result = execute(config, path, progress=progress, stop=stop, **options)
-        except UserError as error:
-            if len(configs) == 1 or distributed.count() > 1:  # the others wait for this one
-                raise
-            on_end(Outcome(number, None, str(error)))
-        else:
-            on_end(Outcome(number, result))
-
-
-def _in_process(config: Config, path: Path, options: dict[str, Any], jobs: int, stop: Stop) -> dict[str, Any]:
-    # Jobs share the cores; without this each would start a thread per core and they would fight.
-    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-    return execute(config, path, stop=stop, **options)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
+from manymodes.cluster import Cluster, Run
 from manymodes.config import Config, build_learner, build_stream, plain
 from manymodes.environment import pinned
 from manymodes.errors import TrainingDiverged, UserError, require
 from manymodes.files import read_json, reason, write_json, write_text
+from manymodes.grid import do_all
+from manymodes.interrupts import Interrupted
+from manymodes.jobs import Outcome
 from manymodes.locks import claim
 from manymodes.run import evaluate
 from manymodes.spaces import Space
@@ -57,13 +63,17 @@ class Search:
     """A search in a directory; made again there, it goes on where it was stopped.
 
     The proposal of a trial depends on the search's seed, the trial's number and the finished trials before
-    it, so that a search that was killed proposes what it would have proposed.
+    it, so that a search that was killed proposes what it would have proposed. With `jobs`, so many settings
+    are proposed from the same trials before them and tried at the same time, each seed in a run directory:
+    a trial that was stopped, or lost with its machine, goes on from its last checkpoint.
     """
 
     def __init__(
-        self, config: Config, spaces: Sequence[Space], out: Path, *, seeds: Sequence[int], tasks: int = 0
-    ) -> None:
+        self, config: Config, spaces: Sequence[Space], out: Path, *, seeds: Sequence[int], tasks: int = 0,
+        jobs: int = 1, cluster: Cluster | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.out, self.seeds, self.tasks = config, out, tuple(seeds), tasks
+        self.jobs, self.cluster = jobs, cluster
         require(len(spaces) > 0, "nothing to search: give --space, e.g. --space strength=1e0..1e6:log")
         self.spaces = {f"{space.part}.{space.name}": space for space in spaces}
         require(len(self.spaces) == len(spaces), "an option has two spaces: give each --space once")
@@ -76,9 +86,14 @@ class Search:
         with _alone(self.out):
             self._read()
             while len(self.trials) < trials:
-                self.trials.append(self._try(len(self.trials)))
-                self._write()
-                on_trial(self.trials[-1], self.best)
+                first = len(self.trials)
+                numbers = range(first, min(trials, first + self.jobs))
+                alone = self.jobs == 1 and self.cluster is None
+                for trial in [self._try(first)] if alone else self._try_together(numbers):
+                    self.trials.append(trial)
+                    self._write()
+                    on_trial(trial, self.best)
+                shutil.rmtree(self.out / "trials", ignore_errors=True)
             self._write()
         return self.best
 
@@ -94,9 +109,42 @@ class Search:
             parts[space.part][space.name] = settings[name]
         return replace(self.config, strategy=parts["strategy"], model=parts["model"])
 
+    def _settings(self, number: int) -> dict[str, Any]:
+        return (self._defaults() if number == 0 else None) or self._proposal(number)
+
+    def _try_together(self, numbers: Sequence[int]) -> list[Trial]:
+        """Several trials at the same time, on this machine or on the cluster."""
+        settings = {number: self._settings(number) for number in numbers}
+        options = {"view": partial(validation_stream, tasks=self.tasks), "record_trajectory": "false"}
+        runs = [
+            Run(
+                replace(self.configured(settings[number]), seed=seed),
+                self.out / "trials" / f"{number:04d}-{seed_of(settings[number]):016x}-seed{seed}", options,
+            )
+            for number in numbers for seed in self.seeds
+        ]  # fmt: skip
+        found: dict[int, Outcome] = {}
+        do_all(runs, lambda outcome: found.update({outcome.number: outcome}),
+               jobs=self.jobs, cluster=self.cluster)  # fmt: skip
+        outcomes = [found.get(position) for position in range(len(runs))]
+        if any(outcome is None or outcome.interrupted for outcome in outcomes):
+            raise Interrupted("stopped")
+        for outcome in outcomes:
+            if outcome is not None and outcome.error is not None and not outcome.diverged:
+                raise UserError(outcome.error)
+        count, trials = len(self.seeds), []
+        for place, number in enumerate(numbers):
+            own = [
+                outcome for outcome in outcomes[place * count : (place + 1) * count] if outcome is not None
+            ]
+            values = [0.0 if outcome.diverged else outcome.result["average_accuracy"] for outcome in own]
+            seconds = sum(outcome.result["seconds"] for outcome in own if not outcome.diverged)
+            diverged = any(outcome.diverged for outcome in own)
+            trials.append(Trial(number, sum(values) / count, settings[number], seconds, diverged))
+        return trials
+
     def _try(self, number: int) -> Trial:
-        settings = self._defaults() if number == 0 else None
-        settings = settings or self._proposal(number)
+        settings = self._settings(number)
         started, values, diverged = time.perf_counter(), [], False
         for seed in self.seeds:
             try:

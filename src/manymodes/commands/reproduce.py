@@ -48,12 +48,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _pretrained(config: Config, recipe: dict[str, Any], request: Request) -> Config:
     """The same configuration, its network pretrained (once for each width, kept beside the runs)."""
-    from manymodes.progress import Progress
-    from manymodes.sweep import execute
+    from manymodes.grid import execute_all
 
     first = reproduce.pretraining(config, recipe)
     folder = request.out / f"pretrained-{first.model['name']}-{first.model['width']:g}"
-    execute(first, folder, progress=Progress.for_terminal(1, 1))
+    execute_all([first], request.out, paths=[folder], cluster=request.cluster)
     weights = folder / "weights" / "mode0.safetensors"
     return replace(config, model=config.model | {"weights": str(weights)})
 

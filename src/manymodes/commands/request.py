@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
@@ -12,14 +13,14 @@ from manymodes.errors import UserError, unknown
 from manymodes.logs import parse_loggers
 from manymodes.trajectory import WHEN
 
-NAMES = ("out", "seeds", "seed", "jobs", "threads", "deterministic", "checkpoint_every", "record_trajectory",
-         "log", "tune_loop", "resume", "profile", "print_config")  # fmt: skip
-FLAGS = (
-    "print_config",
-    "deterministic",
-    "record_trajectory",
-    "tune_loop",
-)  # may stand alone: that means true
+if TYPE_CHECKING:
+    from manymodes.cluster import Cluster
+
+NAMES = ("out", "seeds", "seed", "jobs", "engine", "address", "gpus_per_run", "threads", "deterministic",
+         "checkpoint_every", "record_trajectory", "log", "tune_loop", "resume", "profile",
+         "print_config")  # fmt: skip
+ENGINES = ("local", "ray")
+FLAGS = ("print_config", "deterministic", "record_trajectory", "tune_loop")  # may stand alone: that is true
 LOOPS = ("bf16", "compile")  # what --tune_loop may be allowed beside the layout
 COMPARE = {
     "strategies": "Rows, e.g. finetune,ewc,mota:modes=4 (default: all).",
@@ -34,7 +35,8 @@ class Request:
 
     out: Path
     seeds: list[int]
-    jobs: int
+    jobs: int | None
+    cluster: Cluster | None  # None: this machine
     checkpoint_every: float | None
     record_trajectory: str
     log: tuple[str, ...]
@@ -48,7 +50,13 @@ def add_arguments(parser: Parser, seeds: str) -> None:
     parser.add_argument("--out", type=str, default="runs", help="Folder for the run directories.")
     parser.add_argument("--seeds", type=str, default=seeds, help="Seeds, e.g. 0,1,2 or 0..4.")
     parser.add_argument("--seed", type=int | None, default=None, help="One seed.")
-    parser.add_argument("--jobs", type=int, default=1, help="How many runs at the same time.")
+    parser.add_argument("--jobs", type=int | None, default=None, help="How many runs at the same time "
+                        "(default: one; with Ray as many as there is room for).")  # fmt: skip
+    parser.add_argument("--engine", type=str, default="local", help="local, or ray: runs as tasks of Ray.")
+    parser.add_argument("--address", type=str | None, default=None, help="Ray cluster: HOST:PORT or auto "
+                        "(default: RAY_ADDRESS, or one of its own on this machine).")  # fmt: skip
+    parser.add_argument("--gpus_per_run", type=float | None, default=None, help="With Ray: 0.5 is two "
+                        "runs on a GPU, 0 none (default: 1 where there are any).")  # fmt: skip
     parser.add_argument("--threads", type=int, default=0, help="Threads per run (0: chosen by model size).")
     parser.add_argument("--deterministic", type=bool, default=False, help="The same bits on this machine.")
     parser.add_argument("--checkpoint_every", type=float | None, default=None,
@@ -77,10 +85,13 @@ def request_of(values: Namespace, one_seed: bool) -> Request:
         raise UserError(f"checkpoint_every must be a number of seconds from 0, not {values.checkpoint_every}")
     if values.record_trajectory not in WHEN:
         raise unknown("record_trajectory", values.record_trajectory, WHEN)
+    if values.jobs is not None and values.jobs < 1:
+        raise UserError(f"jobs must be a whole number from 1, not {values.jobs}")
     return Request(
         Path(values.out),
         parse_seeds(str(values.seed) if one_seed and values.seed is not None else values.seeds),
         values.jobs,
+        cluster_of(values.engine, values.address, values.gpus_per_run),
         values.checkpoint_every,
         values.record_trajectory,
         parse_loggers(values.log),
@@ -103,6 +114,29 @@ def parse_tune_loop(text: str) -> tuple[str, ...] | None:
         if name not in LOOPS:
             raise unknown("word in --tune_loop", name, ("true", "false", *LOOPS))
     return names
+
+
+def cluster_of(engine: str, address: str | None, gpus_per_run: float | None) -> Cluster | None:
+    """The Ray cluster that is asked for, or None for this machine.
+
+    >>> cluster_of("ray", "auto", 0.5)
+    Cluster(address='auto', gpus_per_run=0.5)
+    """
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if engine == "local":
+        given = {"--address": address, "--gpus-per-run": gpus_per_run}
+        found = next((option for option, value in given.items() if value is not None), None)
+        if found:
+            raise UserError(f"{found} is for Ray: add --engine ray, or leave it out")
+        return None
+    if gpus_per_run is not None and not (0 <= gpus_per_run <= 1 or gpus_per_run in range(2, 1025)):
+        raise UserError(
+            f"gpus_per_run must be a share from 0 to 1, or a whole number of GPUs, not {gpus_per_run:g}"
+        )
+    from manymodes.cluster import Cluster
+
+    return Cluster(address, gpus_per_run)
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -13,7 +13,16 @@ from manymodes.config import PARTS, Config, canonical, differences, options_for,
 from manymodes.errors import UserError
 from manymodes.runfiles import RunFiles
 
-FREE = ("jobs", "checkpoint_every", "record_trajectory", "log", "print_config")  # no part of a run's identity
+FREE = (
+    "jobs",
+    "engine",
+    "address",
+    "gpus_per_run",
+    "checkpoint_every",
+    "record_trajectory",
+    "log",
+    "print_config",
+)  # no part of a run's identity
 
 
 def resumed(argv: Sequence[str]) -> tuple[Config, Request, Path]:

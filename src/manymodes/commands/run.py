@@ -14,11 +14,11 @@ import yaml
 from manymodes.commands.options import Request, parse
 from manymodes.commands.resume import command, resumed
 from manymodes.config import Config, plain
-from manymodes.errors import UserError
+from manymodes.errors import require
 from manymodes.runfiles import RunFiles
 
 if TYPE_CHECKING:
-    from manymodes.sweep import SomeFailed
+    from manymodes.grid import SomeFailed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,17 +45,16 @@ def execute_and_show(
     configs: list[Config], request: Request, again: str = "the same command", paths: list[Path] | None = None
 ) -> list[dict[str, Any]]:
     """Do the runs, print the table, say where everything is; `again` goes on after an interruption."""
+    from manymodes.grid import SomeFailed, execute_all
     from manymodes.interrupts import Interrupted
-    from manymodes.sweep import SomeFailed, execute_all
 
-    if request.jobs < 1:
-        raise UserError(f"jobs must be a whole number from 1, not {request.jobs}")
-    several = request.jobs > 1
+    several = request.cluster is not None or (request.jobs or 1) > 1
     if request.tune_loop is not None:
         from manymodes.loop import fastest
 
+        require(request.cluster is None, "--tune-loop measures this machine: leave it out with --engine ray")
         folders = [request.out / config.slug for config in configs]
-        configs = fastest(configs, request.tune_loop, folders, request.jobs)
+        configs = fastest(configs, request.tune_loop, folders, request.jobs or 1)
 
     def on_result(config: Config, result: dict[str, object]) -> None:
         if several:
@@ -64,8 +63,9 @@ def execute_and_show(
 
     try:
         results = execute_all(
-            configs, request.out, paths=paths, jobs=request.jobs, checkpoint_every=request.checkpoint_every,
-            record_trajectory=request.record_trajectory, log=request.log, on_result=on_result,
+            configs, request.out, paths=paths, jobs=request.jobs, cluster=request.cluster,
+            checkpoint_every=request.checkpoint_every, record_trajectory=request.record_trajectory,
+            log=request.log, on_result=on_result,
         )  # fmt: skip
     except Interrupted as error:
         raise Interrupted(f"{error}. To go on: {again}") from None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manymodes.commands.options import PARTS, full_name, parse, split, with_config_file
+from manymodes.commands.options import PARTS, Request, full_name, parse, split, with_config_file
 from manymodes.config import Config, options_for
 from manymodes.errors import UserError, require
 from manymodes.spaces import WAY_OUT, Space, read_space
@@ -25,6 +24,8 @@ Search hyper-parameters on validation data (Optuna); the test part of the stream
   --trials N            how many settings to try (default 20); the first is the given or default one
   --first-tasks K       judge on the first K tasks only (default: all)
   --seeds 0,1           judge by the mean over these seeds (default 0)
+  --jobs K              try K settings at the same time; they are proposed from the same trials before them
+  --engine ray          on a Ray cluster (--address, --gpus-per-run as for manymodes compare)
   --out DIR             where the search is kept; the same command goes on where it was stopped
 
 It leaves DIR/trials.csv and DIR/best.yaml: manymodes run --config DIR/best.yaml
@@ -44,20 +45,22 @@ def main(argv: Sequence[str]) -> int:
         else:
             rest.append(f"--{name}={value}")
     config, request = parse(rest, "tune")
-    require(request.jobs == 1, "tune does one trial at a time: leave --jobs out")
+    require(
+        request.cluster is None or request.jobs is not None,
+        "with --engine ray say how many settings to try at the same time, e.g. --jobs 8",
+    )
     require(request.tune_loop is None, "tune searches hyper-parameters: --tune-loop is for run and compare")
     require(request.resume is None, "the same command with the same --out goes on: leave --resume out")
     spaces = [_space(text, config) for text in own["space"]]
     trials, tasks = _whole("trials", own["trials"], 20), _whole("first-tasks", own["first_tasks"], 0)
-    _search(config, spaces, request.out, request.seeds, trials, tasks, argv)
+    _search(config, spaces, request, trials, tasks, argv)
     return 0
 
 
 def _search(
     config: Config,
     spaces: list[Space],
-    out: Path,
-    seeds: list[int],
+    request: Request,
     trials: int,
     tasks: int,
     argv: Sequence[str],
@@ -65,7 +68,10 @@ def _search(
     from manymodes.interrupts import Interrupted
     from manymodes.tune import Search
 
-    search = Search(config, spaces, out, seeds=seeds, tasks=tasks)
+    out = request.out
+    search = Search(
+        config, spaces, out, seeds=request.seeds, tasks=tasks, jobs=request.jobs or 1, cluster=request.cluster
+    )
 
     def on_trial(trial: Trial, best: Trial) -> None:
         settings = " ".join(f"{name}={_short(value)}" for name, value in trial.settings.items())
