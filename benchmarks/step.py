@@ -1,12 +1,15 @@
 """What a training step costs: the library's own loop over a hand-written one, in one run.
 
-python benchmarks/step.py [--json PATH] [--quick] [--rounds N] [--threads N] [--clock wall|cpu] [--only NAME]
+    python benchmarks/step.py [--json PATH] [--quick] [--rounds N] [--threads N] [--clock wall|cpu]
+                              [--only NAME] [--bf16]
 
 The rivals learn the same tensors with the same network, batch size and optimiser (fused AdamW). They take
 turns within every round, because a machine's speed drifts; what counts is the median of the rounds' ratios
 to the faster of the bare loops. The first epoch is a warm-up and not timed; neither is what happens once a
-task (the Fisher of EWC). The bare loop has a constant learning rate, ours the 1cycle schedule. On a busy
-machine `--threads 1 --clock cpu` counts the processor's time instead of the wall's.
+task (the Fisher of EWC). The bare loop has a constant learning rate, ours the 1cycle schedule. For images
+our layout is the one that `--tune-loop` measures as the faster, before the first round; the bare loop has an
+entry for each. Avalanche takes part where it is installed (peers.py). On a busy machine `--threads 1 --clock
+cpu` counts the processor's time instead of the wall's.
 """
 
 from __future__ import annotations
@@ -14,18 +17,21 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import peers
 import torch
 from torch import Tensor, nn
 
-from manymodes import EWC, Finetune
+from manymodes import EWC, Finetune, Task, loop
 from manymodes.models import mlp, resnet18
 from manymodes.penalties import Quadratic
 from manymodes.strategies.base import Strategy
+from manymodes.task import TensorData
 
 Data = tuple[Tensor, Tensor]
 Clock = Callable[[], float]
@@ -36,22 +42,27 @@ LR = 1e-4
 
 @dataclass(frozen=True)
 class Setting:
-    """A network, its inputs, and the ratio that must be reached."""
+    """A network, its inputs, and the ratios that must be reached by fine-tuning and by EWC."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     batch: int
     samples: int
     epochs: int
-    target: float
+    finetune: float
+    ewc: float
 
 
 SETTINGS = {
     "mlp-784-100-100 batch 64": Setting(
-        lambda: mlp(784, (100, 100), outputs=OUTPUTS), (784,), 64, 3520, 6, 1.15
+        lambda: mlp(784, (100, 100), outputs=OUTPUTS), (784,), 64, 3520, 6, 1.10, 1.20
     ),
-    "resnet18 32x32 batch 128": Setting(lambda: resnet18(outputs=OUTPUTS), (3, 32, 32), 128, 512, 3, 1.05),
-    "resnet18 32x32 batch 512": Setting(lambda: resnet18(outputs=OUTPUTS), (3, 32, 32), 512, 1024, 3, 1.05),
+    "resnet18 32x32 batch 128": Setting(
+        lambda: resnet18(outputs=OUTPUTS), (3, 32, 32), 128, 512, 3, 1.03, 1.05
+    ),
+    "resnet18 32x32 batch 512": Setting(
+        lambda: resnet18(outputs=OUTPUTS), (3, 32, 32), 512, 1024, 3, 1.03, 1.05
+    ),
 }
 
 
@@ -80,10 +91,23 @@ def per_step(setting: Setting, seconds: float) -> float:
     return seconds / ((setting.epochs - 1) * (setting.samples // setting.batch))
 
 
-def ours(setting: Setting, data: Data, clock: Clock, cls: type[Strategy]) -> float:
+def options_of(setting: Setting) -> dict[str, Any]:
+    return {"epochs": setting.epochs, "batch_size": setting.batch, "lr": LR, "device": "cpu"}
+
+
+def tuned(setting: Setting, data: Data, allow: Sequence[str] = ()) -> dict[str, Any]:
+    """What --tune-loop chooses."""
+    learner = Finetune(setting.make(), **options_of(setting))
+    task = Task("probe", TensorData(*data), None, None, tuple(range(OUTPUTS)))
+    batch = loop.first_batch(learner, task)
+    entry = loop.measured(learner, task, batch, loop.candidates(learner, batch, allow))
+    print(f"loop: {loop.name_of(entry['loop'])} of {entry['milliseconds']}")
+    return dict(entry["loop"])
+
+
+def ours(setting: Setting, data: Data, clock: Clock, cls: type[Strategy], chosen: dict[str, Any]) -> float:
     """Seconds per step of `learn`, with springs of ten past tasks where the strategy has any."""
-    options = {"epochs": setting.epochs, "batch_size": setting.batch, "lr": LR, "device": "cpu"}
-    learner, ends = cls(setting.make(), **options), []
+    learner, ends = cls(setting.make(), **options_of(setting), **chosen), []
     if isinstance(learner, EWC):
         theta = learner.modes.theta[0]
         learner.springs = Quadratic(theta.clone(), torch.rand_like(theta), learner.strength)
@@ -94,27 +118,48 @@ def ours(setting: Setting, data: Data, clock: Clock, cls: type[Strategy]) -> flo
     return per_step(setting, ends[-1] - ends[0])
 
 
-RIVALS: dict[str, Callable[[Setting, Data, Clock], float]] = {
-    "bare": bare,
-    "bare, channels last": lambda *given: bare(*given, channels_last=True),
-    "finetune": lambda *given: ours(*given, Finetune),
-    "ewc over 10 past tasks": lambda *given: ours(*given, EWC),
-}
+def avalanche(setting: Setting, data: Data, clock: Clock, past: int) -> float:
+    """Seconds per step of Avalanche's Naive, or of its EWC with springs of past tasks."""
+    model = setting.make()
+    ends = peers.epochs(model, data, setting.batch, setting.epochs, LR, clock, past)
+    return per_step(setting, ends[-1] - ends[0])
 
 
-def measure(setting: Setting, rounds: int, clock: Clock) -> dict[str, list[float]]:
-    """Seconds per step of every rival in every round."""
+def rivals(setting: Setting, data: Data, clock: Clock, bf16: bool) -> dict[str, Callable[[], float]]:
+    """By name, what measures the seconds of a step."""
+    given, images = (setting, data, clock), len(setting.shape) == 3
+    chosen = tuned(setting, data) if images else {}
+    found: dict[str, Callable[[], float]] = {"bare": lambda: bare(*given)}
+    if images:
+        found["bare, channels last"] = lambda: bare(*given, channels_last=True)
+    found["finetune"] = lambda: ours(*given, Finetune, chosen)
+    found["ewc over 10 past tasks"] = lambda: ours(*given, EWC, chosen)
+    if images and bf16:
+        half = tuned(setting, data, ("bf16",))
+        if half != chosen:
+            found["finetune, bf16 allowed"] = lambda: ours(*given, Finetune, half)
+    if peers.available():
+        found["Avalanche Naive"] = lambda: avalanche(*given, 0)
+        found["Avalanche EWC over 10 past tasks"] = lambda: avalanche(*given, 10)
+    return found
+
+
+def data_of(setting: Setting) -> Data:
     generator = torch.Generator().manual_seed(0)
-    data = (
+    return (
         torch.randn(setting.samples, *setting.shape, generator=generator),
         torch.randint(OUTPUTS, (setting.samples,), generator=generator),
     )
-    rivals = {n: r for n, r in RIVALS.items() if "channels" not in n or len(setting.shape) == 3}
-    found: dict[str, list[float]] = {name: [] for name in rivals}
+
+
+def measure(setting: Setting, rounds: int, clock: Clock, bf16: bool) -> dict[str, list[float]]:
+    """Seconds per step of every rival in every round."""
+    present = rivals(setting, data_of(setting), clock, bf16)
+    found: dict[str, list[float]] = {name: [] for name in present}
     for number in range(rounds):
-        names = list(rivals)
+        names = list(present)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            found[name].append(rivals[name](setting, data, clock))
+            found[name].append(present[name]())
     return found
 
 
@@ -135,6 +180,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument(
+        "--bf16", action="store_true", help="let --tune-loop choose bf16 as well, in its own line"
+    )
     parser.add_argument("--only", default="", help="settings whose name contains this")
     given = parser.parse_args()
     if given.threads:
@@ -151,13 +199,14 @@ def main() -> None:
             continue
         small = len(setting.shape) == 1
         rounds = given.rounds or (5 if given.quick else 15) * (3 if small else 1) // (1 if small else 2)
-        seconds = measure(setting, rounds, CLOCKS[given.clock])
-        found = ratios(seconds)
-        print(f"\n{name} ({rounds} rounds)\n{'':26}{'ms a step':>10}{'ratio':>8}{'target':>8}")
+        print(f"\n{name} ({rounds} rounds)")
+        seconds = measure(setting, rounds, CLOCKS[given.clock], given.bf16)
+        found, must = ratios(seconds), {"finetune": setting.finetune, "ewc over 10 past tasks": setting.ewc}
+        print(f"{'':34}{'ms a step':>10}{'ratio':>8}{'must':>8}")
         for rival, times in seconds.items():
-            target = "" if rival.startswith("bare") else f"{setting.target:.2f}"
-            print(f"{rival:26}{1e3 * median(times):10.3f}{found[rival]:8.3f}{target:>8}")
-        result["settings"][name] = {"ratio": found, "seconds": seconds, "target": setting.target}
+            bound = f"{must[rival]:.2f}" if rival in must else ""
+            print(f"{rival:34}{1e3 * median(times):10.3f}{found[rival]:8.3f}{bound:>8}", flush=True)
+        result["settings"][name] = {"ratio": found, "seconds": seconds, "must": must}
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -31,7 +31,7 @@ def speeds(monkeypatch):
     table, asked = {}, []
 
     def seconds(learner, task, batch, loops):
-        asked.append([loop._name(each) for each in loops])
+        asked.append([loop.name_of(each) for each in loops])
         return [table[name] for name in asked[-1]]
 
     monkeypatch.setattr(loop, "_seconds", seconds)

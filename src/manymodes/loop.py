@@ -75,15 +75,12 @@ def _measured_or_known(config: Config, training: dict[str, Any], allow: Sequence
     learner = Strategy(build_model(config, stream), **training | {"lr": 1e-6})
     task, cores = stream[0], max(1, torch.get_num_threads() // jobs)
     with pinned(config.threads or min(cores, threads_for(learner)), config.deterministic):
-        data = to_device(task.train, learner.model.device)
-        order = shuffled(len(data), learner.batch_size, torch.Generator().manual_seed(0))
-        batches = training_batches(data, order[:1], torch.Generator().manual_seed(0), learner.model.device)
-        batch = next(iter(batches))
-        loops = _candidates(learner, batch, allow)
+        batch = first_batch(learner, task)
+        loops = candidates(learner, batch, allow)
         key, kept = _key(learner, batch, loops), _kept()
         entry: Any = distributed.agreed(kept.get(key))
         if not _fits(entry, loops):
-            entry = _entry(loops, distributed.agreed(_seconds(learner, task, batch, loops)))
+            entry = measured(learner, task, batch, loops)
             if distributed.first():
                 _keep(_kept() | {key: entry})
     _say(entry, len(loops))
@@ -91,7 +88,14 @@ def _measured_or_known(config: Config, training: dict[str, Any], allow: Sequence
     return loop
 
 
-def _candidates(learner: Strategy, batch: Batch, allow: Sequence[str]) -> list[Loop]:
+def first_batch(learner: Strategy, task: Task) -> Batch:
+    """A batch as training has it."""
+    data, draws = to_device(task.train, learner.model.device), torch.Generator().manual_seed(0)
+    order = shuffled(len(data), learner.batch_size, draws)
+    return next(iter(training_batches(data, order[:1], draws, learner.model.device)))
+
+
+def candidates(learner: Strategy, batch: Batch, allow: Sequence[str]) -> list[Loop]:
     """The loops to try, the present one first."""
     layouts = LAYOUTS if batch.inputs.dim() == 4 else [learner.layout]
     choices = {
@@ -127,10 +131,12 @@ def _seconds(learner: Strategy, task: Task, batch: Batch, loops: list[Loop]) -> 
     return least
 
 
-def _entry(loops: list[Loop], seconds: list[float]) -> dict[str, Any]:
+def measured(learner: Strategy, task: Task, batch: Batch, loops: list[Loop]) -> dict[str, Any]:
+    """The loop to take, and what a step takes with each."""
+    seconds = distributed.agreed(_seconds(learner, task, batch, loops))
     best = min(range(len(loops)), key=seconds.__getitem__)
     loop = loops[best] if seconds[best] <= WORTH * seconds[0] else loops[0]
-    steps = {_name(each): round(1e3 * s, 3) for each, s in zip(loops, seconds, strict=True)}
+    steps = {name_of(each): round(1e3 * s, 3) for each, s in zip(loops, seconds, strict=True)}
     return {"loop": loop, "milliseconds": steps}
 
 
@@ -160,7 +166,7 @@ def _keep(entries: dict[str, Any]) -> None:
 def _key(learner: Strategy, batch: Batch, loops: list[Loop]) -> str:
     """Everything the speed depends on: machine, versions, threads, network, batch, what there is to try."""
     device = learner.model.device
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    machine = torch.cuda.get_devicename_of(device) if device.type == "cuda" else _processor()
     what = [
         machine, torch.__version__, torch.get_num_threads(), distributed.count(), str(learner.model.module),
         list(batch.inputs.shape), str(batch.inputs.dtype), learner.optimiser, learner.batchnorm, loops,
@@ -183,16 +189,17 @@ def _fits(entry: Any, loops: list[Loop]) -> bool:
     )
 
 
-def _name(loop: Loop) -> str:
+def name_of(loop: Loop) -> str:
+    """In words."""
     return " ".join([loop["layout"], loop["precision"], *(["compiled"] if loop["compile"] else [])])
 
 
 def _say(entry: dict[str, Any], count: int) -> None:
     if count == 1:
         print(
-            f"loop: {_name(entry['loop'])}; there is nothing to choose from (--tune-loop bf16,compile may)",
+            f"loop: {name_of(entry['loop'])}; there is nothing to choose from (--tune-loop bf16,compile may)",
             flush=True,
         )
         return
     steps = ", ".join(f"{name} {ms} ms" for name, ms in entry["milliseconds"].items())
-    print(f"loop: {_name(entry['loop'])} (a step: {steps}; kept in {_path()})", flush=True)
+    print(f"loop: {name_of(entry['loop'])} (a step: {steps}; kept in {_path()})", flush=True)
