@@ -42,8 +42,9 @@ torture: $(READY) ## kill, starve and damage runs of every strategy; a table of 
 fuzz: $(READY)   ## hostile files: 2,000 of each kind (CASES=...)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills 0 --cases $(CASES)
 
-bench: $(READY)  ## speed as ratios measured in one run
-	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+BENCH_ARGS ?=
+bench: $(READY)  ## speed and memory beside their bounds, one table; JSON and picture in benchmarks/results
+	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
 docs: $(READY)   ## the site, in site/index.html; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -93,7 +93,7 @@ def prune(epochs: int, samples: int) -> dict[str, object]:
     for epoch in range(epochs):
         rows = [*kept, epoch]
         start = perf_counter()
-        wins = can_still_win(probs[0, rows], drifts[0, rows], 2, 0.02)
+        wins = can_still_win(probs[0, rows], drifts[0, rows], 2, 0.02, only_last_is_new=True)
         seconds += perf_counter() - start
         kept = [row for row, win in zip(rows, wins.tolist(), strict=True) if win]
     return {

@@ -154,14 +154,12 @@ def draw(rows: list[Row], path: Path) -> None:
     ]
     x = altair.X("share:Q", scale=altair.Scale(type="log"), title="measured / bound (logarithmic)")
     y = altair.Y("name:N", sort=names, title=None, axis=altair.Axis(labelLimit=700))
-    colour = altair.Color("kept:N", title="bound", scale=altair.Scale(domain=["kept", "not kept"],
-                                                                      range=["#2a7f9e", "#d1495b"]))  # fmt: skip
+    kept = altair.Scale(domain=["kept", "not kept"], range=["#2a7f9e", "#d1495b"])
+    colour = altair.Color("kept:N", title="bound", scale=kept)
     chart = altair.layer(
         altair.Chart(altair.Data(values=[{"one": 1}])).mark_rule(color="#666").encode(x="one:Q"),
         altair.Chart(altair.Data(values=aims)).mark_tick(color="#999", thickness=2).encode(x=x, y=y),
-        altair.Chart(altair.Data(values=points))
-        .mark_point(filled=True, size=60)
-        .encode(x=x, y=y, color=colour),
+        altair.Chart(altair.Data(values=points)).mark_point(filled=True, size=60).encode(x, y, colour),
     )
     chart.properties(width=360, title="Speed and memory beside their bounds; grey ticks: the aim").save(path)
 

@@ -349,6 +349,8 @@ def pruned_after_every_epoch(probs, drifts, num_modes, weight):
     for epoch in range(len(probs)):
         rows = [*kept, epoch]
         wins = can_still_win(probs[rows], drifts[rows], num_modes, weight).tolist()
+        quick = can_still_win(probs[rows], drifts[rows], num_modes, weight, only_last_is_new=True)
+        assert quick.tolist() == wins
         kept = [row for row, win in zip(rows, wins, strict=True) if win]
     return kept
 

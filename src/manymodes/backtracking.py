@@ -43,7 +43,7 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
-from manymodes.bounds import Array, undominated
+from manymodes.bounds import Array, undominated, undominated_with_last
 from manymodes.checkpoint_search import SLACK, Search
 from manymodes.errors import UserError, require
 
@@ -108,7 +108,14 @@ def backtrack(
     return Choice(search.epochs, value, lower_bound, search.evaluated)
 
 
-def can_still_win(true_class_probs_i: Tensor, drifts_i: Tensor, num_modes: int, weight: float) -> Tensor:
+def can_still_win(
+    true_class_probs_i: Tensor,
+    drifts_i: Tensor,
+    num_modes: int,
+    weight: float,
+    *,
+    only_last_is_new: bool = False,
+) -> Tensor:
     """Which checkpoints of one mode may be part of an optimum, whatever the other modes will bring.
 
     Checkpoint e cannot win if another one e' of the same mode is at least as good for every possible sum q_s
@@ -126,6 +133,8 @@ def can_still_win(true_class_probs_i: Tensor, drifts_i: Tensor, num_modes: int, 
         drifts_i: their drifts (E,).
         num_modes: N, this mode included.
         weight: as for `backtrack`.
+        only_last_is_new: all but the last are known to be such that each can still win among them: so many
+            comparisons are left as there are checkpoints, not pairs of them.
 
     Returns:
         Booleans (E,) on the device of the probabilities.
@@ -138,7 +147,8 @@ def can_still_win(true_class_probs_i: Tensor, drifts_i: Tensor, num_modes: int, 
     _check_number("weight", weight)
     (row,), (penalty,) = _checked([true_class_probs_i], [drifts_i])
     part, none_S = np.clip(row, FLOOR, 1), np.zeros(row.shape[1])
-    flags = undominated(part, weight * penalty, none_S, none_S + (num_modes - 1))
+    compare = undominated_with_last if only_last_is_new else undominated
+    flags = compare(part, weight * penalty, none_S, none_S + (num_modes - 1))
     return torch.from_numpy(flags).to(true_class_probs_i.device)
 
 

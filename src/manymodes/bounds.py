@@ -128,3 +128,15 @@ def undominated(part: Array, cost: Array, rest_low_S: Array, rest_high_S: Array)
             rivals, spare = rivals[spare >= 0], spare[spare >= 0]
         flags[e] = not len(rivals)
     return flags
+
+
+def undominated_with_last(part: Array, cost: Array, rest_low_S: Array, rest_high_S: Array) -> Flags:
+    """`undominated` where that is known of all but the last: one comparison with each, both ways."""
+    high = np.log(part + rest_high_S)
+    gap = np.log(part + rest_low_S) - high
+    apart = gap[:-1] - gap[-1]
+    more = (cost[:-1] - cost[-1]) - (high[:-1] - high[-1]).mean(1)  # what an earlier one costs more, at least
+    flags = np.ones(len(cost), np.bool_)
+    flags[:-1] = more - STRICT < np.maximum(0, apart).mean(1)
+    flags[-1] = not (-more >= np.maximum(0, -apart).mean(1)).any()
+    return flags

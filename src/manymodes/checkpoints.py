@@ -70,6 +70,7 @@ class Checkpoints:
             torch.tensor([r.drift for r in rows], dtype=torch.float64),
             len(self.kept),
             self.drift_weight,
+            only_last_is_new=True,
         ).tolist()
         for old, winning in zip(rows[:-1], wins[:-1], strict=True):
             if not winning and isinstance(old.weights, int) and self._scratch is not None:

@@ -19,14 +19,23 @@ def compiled(module: nn.Module) -> Network:
     The compiled code reads the parameters anew in each call: binding the module to another vector
     compiles nothing again.
     """
-    network: list[Network] = []
+    network: Network | None = None
+    first = next(p for p in module.parameters() if p.requires_grad)  # where the flat vector begins
+    place = 0
 
     def run(inputs: Tensor) -> Tensor:
-        if not network:
+        nonlocal network, place
+        if network is None:
             require(distributed.count() == 1, "compile: with several processes leave it out")
-            network.append(torch.compile(module))
+            network, place = torch.compile(module), first.data_ptr() % 16
+        # Code for a GPU reads 16 bytes at once where that was possible for the vector it was compiled with.
+        require(
+            not first.is_cuda or first.data_ptr() % 16 == place,
+            "compile: on a GPU every mode must begin at a multiple of 16 bytes, and with this number of "
+            "parameters they do not: leave it out",
+        )
         try:
-            return network[0](inputs)
+            return network(inputs)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise UserError(
                 f"compile: torch.compile cannot do this network here ({_reason(error)}): leave it out"

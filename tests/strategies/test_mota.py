@@ -270,7 +270,7 @@ def objective(learner, task, kept, epochs):
 def test_backtracking_is_never_worse_than_the_last_or_the_first_epoch(options, monkeypatch):
     everything = []
 
-    def keep_all(probabilities, drifts, *rest):
+    def keep_all(probabilities, drifts, *rest, **options):
         return torch.ones(len(drifts), dtype=torch.bool)
 
     monkeypatch.setattr(checkpoints, "can_still_win", keep_all)
@@ -300,7 +300,10 @@ def test_backtracking_is_never_worse_than_the_last_or_the_first_epoch(options, m
 
 def test_dropping_losers_early_changes_nothing(monkeypatch):
     plain = learn_all(mota(network()), tasks())
-    keep_all = lambda probabilities, drifts, *rest: torch.ones(len(drifts), dtype=torch.bool)  # noqa: E731
+
+    def keep_all(probabilities, drifts, *rest, **options):
+        return torch.ones(len(drifts), dtype=torch.bool)
+
     monkeypatch.setattr(checkpoints, "can_still_win", keep_all)
     kept = learn_all(mota(network()), tasks())
     assert torch.equal(plain.modes.theta, kept.modes.theta)
