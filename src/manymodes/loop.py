@@ -166,7 +166,7 @@ def _keep(entries: dict[str, Any]) -> None:
 def _key(learner: Strategy, batch: Batch, loops: list[Loop]) -> str:
     """Everything the speed depends on: machine, versions, threads, network, batch, what there is to try."""
     device = learner.model.device
-    machine = torch.cuda.get_devicename_of(device) if device.type == "cuda" else _processor()
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     what = [
         machine, torch.__version__, torch.get_num_threads(), distributed.count(), str(learner.model.module),
         list(batch.inputs.shape), str(batch.inputs.dtype), learner.optimiser, learner.batchnorm, loops,
