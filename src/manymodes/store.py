@@ -67,9 +67,10 @@ class Blob:
 def save_blob(folder: Path, tensors: dict[str, Tensor]) -> Blob:
     """Write tensors under the name that their content gives them; the same content is written once."""
     body = json.dumps({"state": {n: {"$tensor": n} for n in tensors}, "meta": {}, "files": []})
-    path = folder / f"{_checksum(tensors, body)}.safetensors"
+    digest = _checksum(tensors, body)
+    path = folder / f"{digest}.safetensors"
     if not path.exists():
-        _write(path, tensors, body)
+        _write(path, tensors, body, digest)
     return Blob(path)
 
 
@@ -162,8 +163,9 @@ def _unescaped(key: str) -> str:
 # ---- one safetensors file ---------------------------------------------------------------------------
 
 
-def _write(path: Path, tensors: dict[str, Tensor], body: str) -> None:
-    metadata = {"manymodes": str(FORMAT), "body": body, "sha256": _checksum(tensors, body)}
+def _write(path: Path, tensors: dict[str, Tensor], body: str, digest: str = "") -> None:
+    digest = digest or _checksum(tensors, body)
+    metadata = {"manymodes": str(FORMAT), "body": body, "sha256": digest}
     save_tensors(path, tensors, metadata)
 
 
