@@ -242,12 +242,34 @@ def test_another_machine_is_noticed(tmp_path, capsys):
     assert f"torch was 1.0, is {torch.__version__}): the last bits may differ" in capsys.readouterr().out
 
 
+def test_the_order_of_the_classes_and_the_sizes_of_tasks_are_saved(directory):
+    stream = mm.streams.digits(tasks=3, limit=16)
+    directory.keep(stream)
+    saved = json.loads((directory.path / "stream.json").read_text())
+    assert saved["class_names"] == list(stream.class_names)
+    assert saved["info"]["class_order"] == stream.info["class_order"]
+    assert {name: part["train"] for name, part in saved["info"]["samples"].items()} == {
+        task.name: len(task.train) for task in stream
+    }
+
+
+def test_other_data_is_refused_once_something_was_learnt_from_it(directory, learner):
+    directory.keep(mm.streams.digits(tasks=3, limit=16))
+    directory.keep(mm.streams.digits(tasks=3, limit=15))  # nothing depends on it yet
+    put(directory, learner, 0, 1)
+    directory.keep(mm.streams.digits(tasks=3, limit=15))
+    with pytest.raises(UserError, match=r"is not what it was \(info\.limit was 15, is 16\): put it back"):
+        directory.keep(mm.streams.digits(tasks=3, limit=16))
+    (directory.path / "stream.json").write_text("{")
+    directory.keep(mm.streams.digits(tasks=3, limit=16))  # damaged: there is nothing to compare with
+
+
 def test_nothing_is_left_of_a_finished_run_but_results(tmp_path):
     result = execute(CONFIG, tmp_path / "run", record_trajectory="false")
     found = sorted(str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file())
     assert found == [
         ".lock", "config.yaml", "environment.json", "events.jsonl", "learner.safetensors", "metrics.json",
-        str(Path("weights") / "mode0.safetensors"),
+        "stream.json", str(Path("weights") / "mode0.safetensors"),
     ]  # fmt: skip
     assert execute(CONFIG, tmp_path / "run") == result
     assert "elapsed" in result

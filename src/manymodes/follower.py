@@ -13,6 +13,7 @@ from manymodes.rundir import RunDir
 if TYPE_CHECKING:
     from manymodes.run import Record
     from manymodes.strategies.base import Event, Strategy
+    from manymodes.task import Stream
 
 
 class Follower(RunDir):
@@ -23,6 +24,9 @@ class Follower(RunDir):
 
     def begin(self, config: Config) -> None:
         """The first process writes the configuration."""
+
+    def keep(self, stream: Stream) -> None:
+        """The first process writes what the data was."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import yaml
 
-from manymodes import environment, files, locks
+from manymodes import environment, files, locks, streamfacts
 from manymodes.config import Config, differences, plain
 from manymodes.errors import DamagedFile, UserError
 from manymodes.runfiles import LOCK, RunFiles
@@ -22,6 +22,7 @@ from manymodes.version import __version__
 if TYPE_CHECKING:
     from manymodes.run import Record
     from manymodes.strategies.base import Event, Strategy
+    from manymodes.task import Stream
 
 SHARE = 0.015  # of a run's time at most goes into checkpoints, unless their distance is given
 PATIENCE = 2.0  # seconds to wait for the lock: a killed run's helpers need a moment to go
@@ -81,6 +82,20 @@ class RunDir(RunFiles):
             files.write_json(self.path / "environment.json", now)
         elif found := environment.changes(before, now):
             _say(f"{self.path} was started elsewhere ({'; '.join(found)}): the last bits may differ")
+
+    def keep(self, stream: Stream) -> None:
+        """Write down the order of the classes and what each task holds, or see that it is still the same."""
+        path, now, before = self.path / "stream.json", streamfacts.facts(stream), None
+        if path.exists() and self.checkpoints():
+            with suppress(DamagedFile):
+                before = files.read_json(path)
+        if before is None:
+            files.write_json(path, now)
+        elif found := streamfacts.difference(before, now):
+            raise UserError(
+                f"the data of {self.path} is not what it was ({found}): put it back, or start a new run with "
+                "another --out"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -60,6 +60,7 @@ def execute(
         threads = directory.threads() if config.threads == 0 and alone else None
         with pinned(threads or config.threads or threads_for(learner), config.deterministic):
             directory.begin(config)
+            directory.keep(stream)
             one = _Run(config, directory, stream, stop, record_trajectory, log, view)
             try:
                 record = one.go(learner, progress or Progress.silent())

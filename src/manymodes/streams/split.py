@@ -160,7 +160,7 @@ def make_tasks(
     widest = max(len(labels) for labels in labels_of_task)
     seen: set[int] = set()
     taught = replace(pool, labels=_mislabelled(pool.labels, rows_of_task, label_noise, seed))
-    builders = []
+    builders, samples = [], {}
     for task, (name, rows, labels) in enumerate(zip(task_names, rows_of_task, labels_of_task, strict=True)):
         seen |= set(labels)
         valid = {"task": labels, "class": sorted(seen), "instance": range(len(pool.class_names))}[scenario]
@@ -171,6 +171,7 @@ def make_tasks(
             output_of[torch.tensor(labels)] = torch.arange(len(labels))
         if limit is not None:
             rows = rows._replace(train=balanced(rows.train, pool.labels, limit, seed + task))
+        samples[name] = {part: len(getattr(rows, part)) for part in rows._fields}
         builders.append(partial(_build, taught, name, rows, tuple(valid), output_of))
     shared_names = tuple(f"class {position + 1} of the task" for position in range(widest))
     named = {
@@ -184,7 +185,7 @@ def make_tasks(
         input_shape=pool.input_shape,
         builders=tuple(builders),
         class_names=shared_names if head == "shared" else pool.class_names,
-        info={**pool.info, "seed": seed, "head": head, "limit": limit, "tasks": named},
+        info={**pool.info, "seed": seed, "head": head, "limit": limit, "tasks": named, "samples": samples},
         unseen=partial(_unseen, pool, task_of_S < 0) if unseen else None,
     )
 
