@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from manymodes import cli, distributed, store
-from manymodes.errors import UserError
+from manymodes.errors import TrainingDiverged, UserError
 from manymodes.grid import execute_all
 from manymodes.locks import held
 from manymodes.runfiles import RunFiles
 from tests import together
 from tests.forked import Forked, manymodes, sound
-from tests.laws.cases import all_cases
+from tests.laws.cases import Case, all_cases
 from tests.torchrun import finished, ranks, torchrun
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks in /proc")
@@ -72,6 +72,29 @@ def test_both_processes_have_the_same_bits(results):
     for name, learner in results[0]["learners"].items():
         theta, other = learner["state"]["theta"], results[1]["learners"][name]["state"]["theta"]
         assert torch.equal(theta, other), name
+
+
+def test_modes_that_learn_apart_are_whole_when_they_are_saved(results):
+    halves = [learner for learner in results[0]["learners"].values() if "gone on with" in learner]
+    assert len(halves) == 2
+    for learner in halves:
+        close(learner["gone on with"], learner["state"])
+
+
+def test_more_processes_than_modes_are_refused(monkeypatch):
+    monkeypatch.setattr(distributed, "count", lambda: 3)
+    with pytest.raises(UserError, match="3 processes for 2 modes; start at most as many"):
+        together.fresh(Case("mota", {"mode_parallel": True}))
+
+
+def test_an_error_of_one_process_is_everybodys(monkeypatch):
+    """The first learns on, the second does not: nobody may wait for it."""
+    learner = together.fresh(Case("mota", {"mode_parallel": True}))
+    monkeypatch.setattr(
+        distributed, "everyone", lambda told: [told, told._replace(error=TrainingDiverged("no"))]
+    )
+    with pytest.raises(TrainingDiverged, match="no"):
+        learner.at_once(lambda mode: None)
 
 
 def test_batchnorm_sees_the_whole_batch(results):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from manymodes import distributed, store
 from manymodes.batchnorm import whole_batch
-from manymodes.strategies.base import Event
+from manymodes.strategies.base import Event, Strategy
 from tests.laws.cases import Case, Lab, all_cases, augmented, tasks
 
 
@@ -27,20 +28,35 @@ class Double(nn.Module):
         return self.module(x.double())
 
 
-def learnt(case: Case, number: int) -> dict[str, Any]:
-    """Everything a learner is after three tasks; batches of 15 have no equal halves."""
+def fresh(case: Case) -> Strategy:
     module = Lab(case, "norm").module()
     module.drop.p = 0.0  # each process drops its own
     options = {"epochs": 2, "batch_size": 15, "lr": 5e-3, "device": "cpu"} | case.options
-    learner, events = case.cls(Double(module), **options), []
+    return case.cls(Double(module), **options)
+
+
+def learnt(case: Case, number: int) -> dict[str, Any]:
+    """Everything a learner is after three tasks; batches of 15 have no equal halves."""
+    learner, events = fresh(case), []
+    given = [augmented(task) if number % 2 else task for task in tasks()]
+    saved: dict[str, Any] = {}
 
     def on_event(event: Event) -> None:
         events.append([event.loss, event.drift])
 
-    for task in tasks():
-        learner.learn(augmented(task) if number % 2 else task, on_event=on_event)
+    def on_epoch(learner: Strategy) -> None:
+        if case.options.get("mode_parallel") and (learner.tasks_learnt, learner.epochs_done) == (2, 1):
+            learner.assemble()
+            saved.update(copy.deepcopy(distributed.agreed_state(learner.state_dict())))
+
+    for task in given:
+        learner.learn(task, on_event=on_event, on_epoch=on_epoch)
     probabilities = learner.predict(tasks()[0].test)
     told = {"events": torch.tensor(events), "probabilities": probabilities}
+    if saved:  # what the first process would have written, gone on with
+        again = fresh(case)
+        again.load_state_dict(saved)
+        told["gone on with"] = again.learn(given[2]).state_dict()
     return {"state": learner.state_dict(), "storage": learner.storage()} | told
 
 

@@ -27,13 +27,14 @@ class Checkpoint:
     """One mode at the end of one epoch: what the search needs, and where its weights are.
 
     They are in memory, in a blob of the run directory, or in a slot of the scratch file. Of several
-    processes only the first has them.
+    processes only the holder has them.
     """
 
     epoch: int
     probabilities_S: Tensor
     drift: float
     weights: Weights | Blob | int | None = None
+    holder: int = 0
 
 
 class Checkpoints:
@@ -55,15 +56,16 @@ class Checkpoints:
         self._scratch: Scratch | None = None
 
     def add(
-        self, mode: int, epoch: int, theta: Tensor, buffers: Tensor, probabilities_S: Tensor, drift: float
-    ) -> None:
+        self, mode: int, epoch: int, theta: Tensor, buffers: Tensor, probabilities_S: Tensor, drift: float,
+        holder: int = 0,
+    ) -> None:  # fmt: skip
         """Keep this checkpoint and drop those of the same mode that it rules out (or itself)."""
         if not (math.isfinite(drift) and bool(probabilities_S.isfinite().all())):
             raise TrainingDiverged(
                 f"the drift of mode {mode} became {drift} in epoch {epoch}: "
                 "try a lower lr or a smaller strength"
             )
-        row = Checkpoint(epoch, probabilities_S.cpu(), drift)
+        row = Checkpoint(epoch, probabilities_S.cpu(), drift, holder=holder)
         rows = [*self.kept[mode], row]
         wins = can_still_win(
             torch.stack([r.probabilities_S for r in rows]),
@@ -76,7 +78,7 @@ class Checkpoints:
             if not winning and isinstance(old.weights, int) and self._scratch is not None:
                 self._scratch.drop(old.weights)
         self.kept[mode] = [r for r, winning in zip(rows, wins, strict=True) if winning]
-        if wins[-1] and distributed.first():
+        if wins[-1] and distributed.number() == holder:
             row.weights = self._stored({"theta": theta, "buffers": buffers})
 
     def choose(self, time_limit: float) -> Choice:
@@ -91,11 +93,24 @@ class Checkpoints:
         # A search that ran out of time may end elsewhere in another process.
         return distributed.agreed(Choice(epochs, choice.value, choice.lower_bound))
 
-    def load(self, mode: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """The weights and buffers of a kept checkpoint."""
+    def load(self, mode: int, epoch: int, theta: Tensor, buffers: Tensor) -> None:
+        """Put the weights and buffers of a kept checkpoint there, in all processes."""
         row = next(r for r in self.kept[mode] if r.epoch == epoch)
-        weights = self._loaded(row.weights)
-        return weights["theta"], weights["buffers"]
+        if distributed.number() == row.holder:
+            weights = self._loaded(row.weights)
+            theta.copy_(weights["theta"])
+            buffers.copy_(weights["buffers"])
+        distributed.same_(theta, buffers, source=row.holder)
+
+    def collect(self) -> None:
+        """From now on the first process holds all weights."""
+        for row in (row for rows in self.kept for row in rows if row.holder != 0):
+            own = self._loaded(row.weights) if distributed.number() == row.holder else None
+            weights = distributed.agreed_state(own, row.holder)
+            if own is not None and isinstance(row.weights, int) and self._scratch is not None:
+                self._scratch.drop(row.weights)
+            row.weights = self._stored(weights) if distributed.first() else None
+            row.holder = 0
 
     def _stored(self, weights: Weights) -> Weights | Blob | int:
         theta, buffers = weights["theta"], weights["buffers"]

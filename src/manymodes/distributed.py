@@ -22,7 +22,9 @@ from manymodes.errors import UserError, one_line
 
 Value = TypeVar("Value")
 LAUNCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells its processes
-PATIENCE = timedelta(minutes=30)  # how long one process may work alone: the search, writing a checkpoint
+# How long a process may work alone: the search, writing a checkpoint, an epoch of a mode more than others.
+PATIENCE = timedelta(hours=6)
+_alone = False  # whether this process works for itself at present
 
 
 class Lost(UserError):
@@ -31,6 +33,8 @@ class Lost(UserError):
 
 def count() -> int:
     """How many processes learn together."""
+    if _alone:
+        return 1
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -70,6 +74,17 @@ def _on_loopback(port: int) -> Any:
         return dist.TCPStore("127.0.0.1", port, world, False, PATIENCE)  # type: ignore[attr-defined]
     listener = socket.create_server(("127.0.0.1", port))
     return dist.TCPStore("127.0.0.1", port, world, True, PATIENCE, master_listen_fd=listener.detach())  # type: ignore[attr-defined]
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Inside, this process does all by itself, as if it were the only one."""
+    global _alone
+    before, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = before
 
 
 # ---- who works on what ----------------------------------------------------------------------------------
@@ -153,17 +168,22 @@ def agreed(value: Value, source: int = 0) -> Value:
     return told[0]
 
 
+def everyone(value: Value) -> list[Value]:
+    """What each process says, in their order: plain values."""
+    if count() == 1:
+        return [value]
+    told = [value] * count()
+    _call(dist.all_gather_object, told, value)
+    return told
+
+
 def anyone(flag: bool) -> bool:
     """Whether at least one process says so."""
-    if count() == 1:
-        return flag
-    told = [False] * count()
-    _call(dist.all_gather_object, told, flag)
-    return any(told)
+    return any(everyone(flag))
 
 
-def agreed_state(state: Any) -> Any:
-    """A nested state of the first process for all; its tensors travel as tensors."""
+def agreed_state(state: Any, source: int = 0) -> Any:
+    """A nested state of one process, the first unless told, for all; its tensors travel as tensors."""
     if count() == 1:
         return state
     tensors: list[Tensor] = []
@@ -178,15 +198,16 @@ def agreed_state(state: Any) -> Any:
 
     def put_back(value: Any) -> Any:
         if isinstance(value, _Place):
-            tensor = tensors[value.number] if first() else torch.empty(value.shape, dtype=value.dtype)
+            own = number() == source
+            tensor = tensors[value.number] if own else torch.empty(value.shape, dtype=value.dtype)
             tensor = tensor.cpu()
-            same_(tensor)
+            same_(tensor, source=source)
             return tensor
         if isinstance(value, dict):
             return {key: put_back(some) for key, some in value.items()}
         return [put_back(some) for some in value] if isinstance(value, list) else value
 
-    return put_back(agreed(taken_out(state)))
+    return put_back(agreed(taken_out(state), source))
 
 
 class _Place:

@@ -48,8 +48,9 @@ class Follower(RunDir):
     def event(self, event: Event) -> None:
         """The first process writes it."""
 
-    def epoch(self, learner: Strategy, record: Record) -> None:
-        """The first process saves."""
+    def due(self) -> bool:
+        """The first process decides."""
+        return False
 
     def checkpoint(self, learner: Strategy, record: Record) -> None:
         """The first process saves."""

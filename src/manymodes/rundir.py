@@ -131,11 +131,10 @@ class RunDir(RunFiles):
         self._events.write(json.dumps(files.finite(asdict(event))).encode() + b"\n")
         self._events.flush()
 
-    def epoch(self, learner: Strategy, record: Record) -> None:
-        """Save if the last checkpoint is old enough."""
+    def due(self) -> bool:
+        """Whether the last checkpoint is old enough for another one."""
         age = time.monotonic() - self._saved
-        if age >= (self._cost / SHARE if self.checkpoint_every is None else self.checkpoint_every):
-            self.checkpoint(learner, record)
+        return age >= (self._cost / SHARE if self.checkpoint_every is None else self.checkpoint_every)
 
     def checkpoint(self, learner: Strategy, record: Record) -> None:
         """Save the learner and the record together."""

@@ -128,11 +128,12 @@ class _Run:
         def on_task(learner: Strategy, record: Record) -> None:
             trajectory.add(learner.tasks_learnt, learner.modes.theta, learner.modes.buffers)
             logs.task(record)
-            directory.checkpoint(learner, record)  # last: it says how far all the others have come
+            self._save(learner, record)  # last: it says how far all the others have come
             self._come_to(learner, record)
 
         def on_epoch(learner: Strategy, record: Record) -> None:
-            directory.epoch(learner, record)
+            if distributed.agreed(directory.due()):
+                self._save(learner, record)
             self._come_to(learner, record)
 
         with progress.of(self.config, self.stream, learner), self.stop.patient():
@@ -146,12 +147,16 @@ class _Run:
             finally:
                 logs.close()
 
+    def _save(self, learner: Strategy, record: Record) -> None:
+        learner.assemble()
+        self.directory.checkpoint(learner, record)
+
     def _come_to(self, learner: Strategy, record: Record) -> None:
         self.reached = learner.tasks_learnt, learner.epochs_done or 0
         if record.tasks_done == len(self.stream):
             return  # nothing is left to stop
         if distributed.anyone(self.stop.asked) or self.reached == self.halt:
-            self.directory.checkpoint(learner, record)
+            self._save(learner, record)
             tasks, epochs = self.reached
             where = (
                 f"in task {tasks + 1}, after epoch {epochs} of {learner.epochs}"

@@ -30,6 +30,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mota", {"modes": 1}),
     ("mota", {"modes": 3, "fisher": "mode", "backtracking": False, "order": "rigidity"}),
     ("mota", {"drift": "function", "joint_weight": 0.5, "search": "train"}),
+    ("mota", {"mode_parallel": True}),
+    ("mota", {"mode_parallel": True, "modes": 3, "search": "train"}),
     ("mota", {"drift": "both", "teacher": "joint", "anchor": "merged"}),
 ]
 

@@ -40,6 +40,7 @@ class Settings:
     backtracking: bool = True
     drift_weight: float = 0.1
     order: Sequence[int] | None = None
+    at_once: bool = False  # modes learn on what the others were when the epoch began
 
 
 @dataclass
@@ -100,10 +101,11 @@ class PrintedMOTA:
         checkpoints = [[copy.deepcopy(m)] for m in self.modules]
         remaining: Iterator[Pair] = iter(batches)
         for _ in range(settings.epochs):
+            rest = copy.deepcopy(self.modules) if settings.at_once else self.modules
             for i in settings.order or range(count):
                 for _ in range(steps):
                     x, y = next(remaining)
-                    loss = self._loss(i, teachers, x, y, classes)
+                    loss = self._loss(i, rest, teachers, x, y, classes)
                     step(*optimisers[i], loss)
                 checkpoints[i].append(copy.deepcopy(self.modules[i]))
         if settings.backtracking:
@@ -112,14 +114,20 @@ class PrintedMOTA:
         self._measure(data, classes)
 
     def _loss(
-        self, i: int, teachers: list[nn.Module], x: Tensor, y: Tensor, classes: Sequence[int]
+        self,
+        i: int,
+        rest: list[nn.Module],
+        teachers: list[nn.Module],
+        x: Tensor,
+        y: Tensor,
+        classes: Sequence[int],
     ) -> Tensor:
         settings = self.settings
         self.modules[i].train()
         logits = self.modules[i](x)
         own = softmax(logits, classes)
         with torch.no_grad():
-            others = [softmax(m.eval()(x), classes) for j, m in enumerate(self.modules) if j != i]
+            others = [softmax(m.eval()(x), classes) for j, m in enumerate(rest) if j != i]
         joint = (own + sum(others)) / len(self.modules)
         loss = settings.joint_weight * negative_log(joint, y, classes)
         loss = loss + (1 - settings.joint_weight) * negative_log(own, y, classes)

@@ -74,6 +74,7 @@ CASES = {
     "search on training data": {"search": "train"},
     "a heavy drift": {"drift_weight": 1.0, "strength": 300.0},
     "hardly a separation": {"separation": 0.1},
+    "all at once": {"mode_parallel": True, "modes": 3},
 }
 
 
@@ -84,6 +85,7 @@ def settings_of(learner, order=None):
         distillation=learner.distillation, temperature=learner.temperature,
         shared_teacher=learner.shared_teacher, joint_weight=learner.joint_weight,
         backtracking=learner.backtracking, drift_weight=learner.drift_weight, order=order,
+        at_once=learner.mode_parallel,
     )  # fmt: skip
 
 
@@ -188,7 +190,8 @@ def unchanged(raw, generator):
     return raw
 
 
-@pytest.mark.parametrize("options", [{}, {"modes": 3}, {"drift": "both"}, {"joint_weight": 0.3}])
+@pytest.mark.parametrize("options", [{}, {"modes": 3}, {"drift": "both"}, {"joint_weight": 0.3},
+                                     {"mode_parallel": True}])  # fmt: skip
 def test_looking_up_equals_evaluating(options):
     """Data that claims to augment makes MOTA evaluate the resting modes on every batch."""
 

@@ -207,7 +207,7 @@ class Strategy:
             while self.epochs_done < self.epochs:
                 self.epoch(visible)
                 self.epochs_done += 1
-                distributed.same_(self.modes.theta, self.modes.buffers)
+                self.level()
                 if on_epoch is not None:
                     on_epoch(self)
             self._end(visible)
@@ -247,6 +247,13 @@ class Strategy:
         valid = self.valid(task.classes)
         for mode in range(len(self.modes)):
             self.pass_over(task, mode, lambda batch: self.loss(batch, valid))
+
+    def level(self) -> None:
+        """After an epoch: rounding must not drive the processes of a run apart."""
+        distributed.same_(self.modes.theta, self.modes.buffers)
+
+    def assemble(self) -> None:
+        """Make the state whole in the first of several processes; all call it before that one saves."""
 
     def end(self, task: Task) -> None:
         """The task is over: consolidate."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from manymodes import distributed, fisher
+from manymodes import fisher
 from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
@@ -19,10 +19,10 @@ from manymodes.modes import Modes
 from manymodes.observe import Curves
 from manymodes.outputs import Valid, log_probabilities, of_targets
 from manymodes.penalties import Quadratic, distillation
+from manymodes.strategies.at_once import AtOnce, owner
 from manymodes.strategies.base import Strategy, Training
 from manymodes.strategies.checks import check_options
 from manymodes.strategies.ewc import ANCHORS, KINDS
-from manymodes.strategies.separation import Separated
 from manymodes.strategies.teachers import Teacher
 from manymodes.task import Batch, Data, Task
 from manymodes.train import Mean, gradient, in_order, on_device
@@ -38,7 +38,11 @@ CHOICES = {
 }
 
 
-class MOTA(Separated):
+# What became of a mode in an epoch: its log p(true class) on the training data, and what the search needs.
+Turn = tuple[Tensor | None, tuple[Tensor, float] | None]
+
+
+class MOTA(AtOnce):
     """N modes, trained apart on task 1; each new task moves only the modes that need to move.
 
     Task 1 (initialize_task1): see Separated. Later (update_parameters), for each mode i in turn:
@@ -65,6 +69,8 @@ class MOTA(Separated):
         drift_weight: Weight of the drift against the loss in that choice.
         search: Choose on held-out ("val") or training data.
         search_seconds: Time limit of the search; past it the best found is taken, with its certificate.
+        mode_parallel: After task 1 modes learn at the same time, each on what the others were an epoch ago;
+            several processes (torchrun) own some of the modes each and exchange little.
         **training: See Strategy.
     """
 
@@ -94,9 +100,10 @@ class MOTA(Separated):
         drift_weight: float = 0.1,
         search: str = "val",
         search_seconds: float = 10.0,
+        mode_parallel: bool = False,
         **training: Unpack[Training],
     ) -> None:
-        super().__init__(model, modes=modes, separation=separation, **training)
+        super().__init__(model, modes=modes, separation=separation, mode_parallel=mode_parallel, **training)
         check_options(
             strength=strength, distillation=distillation, temperature=temperature, joint_weight=joint_weight,
             fisher_samples=fisher_samples, drift_weight=drift_weight, search_seconds=search_seconds,
@@ -131,6 +138,7 @@ class MOTA(Separated):
         self._teachers: list[Teacher] = []
         self._search_teachers: dict[int, Teacher] = {}
         self._resting: Tensor | None = None  # each mode's log p(true class) on the training data, (N, S)
+        self._at_rest: Modes | None = None  # the modes as they were when the epoch began, for mode_parallel
         self._distance = Mean()  # the function distance over the present pass, for the report
 
     def begin(self, task: Task) -> None:
@@ -155,24 +163,48 @@ class MOTA(Separated):
             self._teachers = [self._teacher(mode, task.train) for mode in modes]
         if self._checkpoints is not None and self.epochs_done == 0:
             for mode in modes:
-                self._checkpoint(mode, 0, task)
+                row = None if self._resting is None else self._resting[mode]
+                self._keep(mode, 0, *self._measured(task, mode, row))
 
     def epoch(self, task: Task) -> None:
-        """Every mode in turn, the others at rest."""
+        """Every mode in turn, the others at rest; or all at once, the others as they were an epoch ago."""
         if self.separating:
             self.separate(task)
             return
-        valid = self.valid(task.classes)
-        for mode in self._order():
-            if self.tasks_learnt == 0:
-                self.pass_over(task, mode, lambda batch: self.loss(batch, valid))
-                continue
-            self._distance = Mean()
-            self.pass_over(task, mode, partial(self._mode_loss, mode, valid, self._rest_table(mode)))
-            if self._resting is not None:
-                self._resting[mode] = self._true_log_probs(mode, task.train, valid)
-            if self._checkpoints is not None:
-                self._checkpoint(mode, (self.epochs_done or 0) + 1, task)
+        valid, modes = self.valid(task.classes), range(len(self.modes))
+        if self.tasks_learnt == 0:
+            self.pass_over(task, 0, lambda batch: self.loss(batch, valid))
+        elif self.mode_parallel:
+            tables, evaluated = [self._rest_table(mode) for mode in modes], self._evaluates
+            if evaluated:
+                self._at_rest = Modes(self.modes.theta.clone(), self.modes.buffers.clone())
+            turns = self.at_once(lambda m: self._turn(task, valid, m, tables[m]), weights=evaluated)
+            self._at_rest = None
+            for mode, turn in enumerate(turns):
+                self._take(mode, turn, owner(mode))
+        else:
+            for mode in self._order():
+                self._take(mode, self._turn(task, valid, mode, self._rest_table(mode)))
+
+    def _turn(self, task: Task, valid: Valid, mode: int, table_S: Tensor | None) -> Turn:
+        """Train one mode once, and see what became of it."""
+        self._distance = Mean()
+        self.pass_over(task, mode, partial(self._mode_loss, mode, valid, table_S))
+        row = None if self._resting is None else self._true_log_probs(mode, task.train, valid)
+        return row, None if self._checkpoints is None else self._measured(task, mode, row)
+
+    def _take(self, mode: int, turn: Turn, holder: int = 0) -> None:
+        """What the other modes and the search need to know."""
+        row, measured = turn
+        if row is not None and self._resting is not None:
+            self._resting[mode] = row
+        if measured is not None:
+            self._keep(mode, (self.epochs_done or 0) + 1, *measured, holder)
+
+    @property
+    def _evaluates(self) -> bool:
+        """Whether the other modes are evaluated on each batch, as there is nothing to look up."""
+        return self._resting is None and len(self.modes) > 1 and self.joint_weight > 0
 
     def step(self, mode: int, batch: Batch, loss: Callable[[Batch], Tensor]) -> Tensor:
         """The springs' gradient is one fused multiply-add on the flat gradient."""
@@ -199,7 +231,7 @@ class MOTA(Separated):
         rest = None
         if table_S is not None:
             rest = table_S[batch.index.to(table_S.device)]
-        elif len(self.modes) > 1 and self.joint_weight > 0:
+        elif self._evaluates:
             rest = self._rest(mode, batch, valid)
         soft = self._teachers[mode](batch) if self._teachers else None
         logits = self.forward(batch.inputs)
@@ -226,8 +258,9 @@ class MOTA(Separated):
     def _rest(self, mode: int, batch: Batch, valid: Valid) -> Tensor:
         """The same of a batch, computed: where inputs are augmented there is nothing to look up."""
         rows, targets = [], valid.targets(batch.targets)
+        modes = self._at_rest or self.modes
         for other in self._others(mode):
-            bound = self.model.bound(self.modes.theta[other], self.modes.buffers[other])
+            bound = self.model.bound(modes.theta[other], modes.buffers[other])
             with bound, self.model.evaluating():
                 log_probs = log_softmax(valid.logits(self.forward(batch.inputs)), dim=1)
             rows.append(of_targets(log_probs, targets))
@@ -257,21 +290,28 @@ class MOTA(Separated):
         held_out = self.search == "val" and task.val is not None and len(task.val) > 0
         return task.val if held_out and task.val is not None else task.train
 
-    def _checkpoint(self, mode: int, epoch: int, task: Task) -> None:
-        assert self._checkpoints is not None
+    def _measured(self, task: Task, mode: int, row_S: Tensor | None) -> tuple[Tensor, float]:
+        """p(true class) on the search data, and drift, of the mode as it is; `row_S` is log p on training."""
         data = self._search_data(task)
-        looked_up = self._resting is not None and data is task.train  # just now, by the mode as it is
-        log_probs = (
-            self._resting[mode] if looked_up and self._resting is not None
-            else self._true_log_probs(mode, data, self.valid(task.classes))
-        )  # fmt: skip
-        probabilities = log_probs.exp()
+        looked_up = row_S is not None and data is task.train
+        if row_S is None or not looked_up:
+            row_S = self._true_log_probs(mode, data, self.valid(task.classes))
         drift = self._energy(mode)
         if self.distillation > 0:
             drift += self.distillation * self._function_drift(mode, data)
+        return row_S.exp(), drift
+
+    def _keep(self, mode: int, epoch: int, probabilities_S: Tensor, drift: float, holder: int = 0) -> None:
+        assert self._checkpoints is not None
         theta, buffers = self.modes.theta[mode], self.modes.buffers[mode]
-        self._checkpoints.add(mode, epoch, theta, buffers, probabilities, drift)
-        self._curves.add(mode, epoch, probabilities, drift)
+        self._checkpoints.add(mode, epoch, theta, buffers, probabilities_S, drift, holder)
+        self._curves.add(mode, epoch, probabilities_S, drift)
+
+    def assemble(self) -> None:
+        """With the checkpoints' weights."""
+        super().assemble()
+        if self._checkpoints is not None:
+            self._checkpoints.collect()
 
     @torch.no_grad()
     def _function_drift(self, mode: int, data: Data) -> float:
@@ -291,12 +331,8 @@ class MOTA(Separated):
         self.choice = self._checkpoints.choose(self.search_seconds)
         self.surface = self._curves.surface(self._checkpoints.kept, self.choice, self.drift_weight)
         self._curves = Curves(0, 1)
-        if distributed.first():
-            for mode, epoch in enumerate(self.choice.epochs):
-                theta, buffers = self._checkpoints.load(mode, epoch)
-                self.modes.theta[mode].copy_(theta)
-                self.modes.buffers[mode].copy_(buffers)
-        distributed.same_(self.modes.theta, self.modes.buffers)
+        for mode, epoch in enumerate(self.choice.epochs):
+            self._checkpoints.load(mode, epoch, self.modes.theta[mode], self.modes.buffers[mode])
 
     def _consolidate(self, task: Task) -> None:
         """Add this task's importances: of the joint likelihood, or of each mode's own."""
