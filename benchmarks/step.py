@@ -8,7 +8,7 @@ turns within every round, because a machine's speed drifts; what counts is the m
 to the faster of the bare loops. The first epoch is a warm-up and not timed; neither is what happens once a
 task (the Fisher of EWC). The bare loop has a constant learning rate, ours the 1cycle schedule. For images
 our layout is the one that `--tune-loop` measures as the faster, before the first round; the bare loop has an
-entry for each. Avalanche takes part where it is installed (peers.py). On a busy machine `--threads 1 --clock
+entry for each. Avalanche takes part where it is installed (peers.txt). On a busy machine `--threads 1 --clock
 cpu` counts the processor's time instead of the wall's.
 """
 
@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import peers
 import torch
+from rivals import avalanche_steps as peers
 from torch import Tensor, nn
 
 from manymodes import EWC, Finetune, Task, loop

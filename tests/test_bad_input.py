@@ -1,8 +1,10 @@
-"""Mistakes on the command line: one clear line each, exit code 2, nothing half-written."""
+"""Mistakes on the command line and in Python: one clear line each, exit code 2, nothing half-written."""
 
 import numpy as np
 import pytest
+import torch
 
+import manymodes as mm
 from manymodes.cli import main
 
 SMALL = "--tasks 2 --limit 20 --epochs 1 --model mlp --hidden [8]"
@@ -138,6 +140,72 @@ def test_wrong_data_is_one_line(what, tmp_path, monkeypatch, capsys):
     assert says in line
     assert others == []
     assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
+
+
+X, Y = torch.zeros(10, 4), torch.arange(10) % 2
+SPOILT = X.clone()
+SPOILT[3, 1], SPOILT[3, 2], SPOILT[7, 0] = torch.inf, -torch.inf, torch.nan
+
+
+def finetune():
+    return mm.Finetune(mm.models.mlp(4, outputs=3), epochs=1)
+
+
+IN_PYTHON = {
+    "the labels [0, 1, 2, 3, 4] need 5 outputs": (
+        lambda: finetune().learn(X, torch.arange(10) % 5),
+        "has classes [0, 1, 2, 3, 4] but the model has 3 outputs (0 to 2): build it with outputs=5",
+    ),
+    "a label outside the classes": (
+        lambda: finetune().learn(X, Y, classes=(0, 2)), "has labels [1] in its train data that are not among",
+    ),
+    "a label outside, held out": (
+        lambda: finetune().learn(X, Y, val=(X, Y + 1)), "has labels [2] in its val data that are not among",
+    ),
+    "a label below zero": (lambda: finetune().learn(X, -Y), "numbers of outputs, from 0, not [-1, 0]"),
+    "a label and a half": (lambda: finetune().learn(X, Y + 0.5), "whole numbers, but sample 0 has 0.5"),
+    "labels as rows": (lambda: finetune().learn(X, X), "one-hot rows become numbers by targets.argmax(1)"),
+    "fewer labels": (lambda: finetune().learn(X, Y[:9]), "10 inputs but 9 targets"),
+    "no sample": (lambda: finetune().learn(X[:0], Y[:0]), "has no training sample"),
+    "NaN inputs": (
+        lambda: finetune().learn(SPOILT, Y),
+        "NaN or infinite inputs in 2 of 10 train samples of task 'task 1' (the first is sample 3)",
+    ),
+    "NaN inputs, held out": (
+        lambda: finetune().learn(X, Y, val=(SPOILT, Y)), "NaN or infinite inputs in 2 of 10 val samples",
+    ),
+    "NaN inputs to predict": (lambda: finetune().predict(SPOILT), "in 2 of 10 samples to predict"),
+    "nothing to predict": (lambda: finetune().predict(X[:0]), "there is no sample to predict"),
+    "inputs of another shape": (
+        lambda: finetune().learn(X[:, :3], Y),
+        "the model does not accept an input of shape (3,) (torch.float32)",
+    ),
+    "classes the model has not": (
+        lambda: finetune().predict(X, classes=[7]), "classes must be outputs of the model, 0 to 2, not [7]",
+    ),
+    "a word": (lambda: finetune().learn("photos"), "cannot learn from str: give a Task, (inputs, targets)"),
+    "a class for a model": (lambda: mm.EWC(torch.nn.Linear), "not the class Linear: call it"),
+    "an option that is none": (
+        lambda: mm.EWC(torch.nn.Linear(4, 2), streng=3), "'streng'; did you mean 'strength'?",
+    ),
+    "no such file": (lambda: mm.load("none.safetensors"), "cannot read none.safetensors: no such file"),
+    "no place to save": (lambda: finetune().save("/dev/null/it"), "cannot write /dev/null/it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", IN_PYTHON)
+def test_a_mistake_in_python_is_one_clear_line(what, tmp_path, monkeypatch):
+    call, says = IN_PYTHON[what]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(mm.UserError) as error:
+        call()
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_large_numbers_are_no_mistake():
+    finetune().predict(torch.full((10, 4), 3e38))  # their sum is not finite, they are
 
 
 @pytest.mark.parametrize(

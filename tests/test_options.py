@@ -14,7 +14,7 @@ from manymodes.commands.request import parse_seeds
 from manymodes.config import build_learner, build_stream, options_for, plain
 from manymodes.errors import UserError
 from manymodes.signature import options_of
-from manymodes.strategies.registry import REGISTRY, strategy_class
+from manymodes.strategies.registry import ALL, REGISTRY, strategy_class
 
 TABLES = {part: options_for(part, name) for part, name in
           (("strategy", "mota"), ("stream", "digits"), ("model", "auto"))}  # fmt: skip
@@ -248,9 +248,11 @@ def test_rows_with_options_of_their_own():
     assert configs[2].strategy["strength"] == 7.0
 
 
-def test_all_means_all():
-    assert rows() == list(REGISTRY)
-    assert rows("--strategies", "all") == list(REGISTRY)
+def test_all_means_all_and_the_second_ensemble():
+    assert rows() == ALL
+    assert rows("--strategies", "all") == ALL
+    assert set(REGISTRY) < set(ALL)
+    assert rows("--strategies", "all,mota:modes=4") == [*ALL, "mota:modes=4"]
 
 
 def test_an_option_goes_to_the_rows_that_have_it():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manymodes import distributed
 from manymodes.errors import require, unknown
@@ -31,7 +31,7 @@ def diagonal(
     modes: int = 1,
     samples: int | None = None,
     generator: torch.Generator | None = None,
-    batch_size: int = 128,
+    batch_size: int | None = None,
 ) -> Tensor:
     """The diagonal Fisher (P,) of samples in memory: F_d = mean over s of (d log p(y_s | x_s) / d theta_d)^2.
 
@@ -55,7 +55,7 @@ def diagonal(
         modes: how many modes the joint distribution has, this one included.
         samples: use this many samples only, drawn at random.
         generator: what the draws come from; a fixed seed without it.
-        batch_size: samples at a time; the result does not depend on it.
+        batch_size: samples at a time (None: by the kind of network); the result does not depend on it.
     """
     if targets is None:
         require(
@@ -85,7 +85,7 @@ def diagonal_over(
     modes: int = 1,
     samples: int | None = None,
     generator: torch.Generator | None = None,
-    batch_size: int = 128,
+    batch_size: int | None = None,
 ) -> Tensor:
     """As `diagonal`, over Data, a batch in memory at a time; `rest` is indexed by the samples' numbers.
 
@@ -94,6 +94,7 @@ def diagonal_over(
     if kind not in KINDS:
         raise unknown("kind of Fisher", kind, KINDS)
     require(len(data) > 0, "the Fisher of no samples is not defined: the data is empty")
+    batch_size = _batch_size(flat.module) if batch_size is None else batch_size
     require(batch_size >= 1, f"batch_size={batch_size}: give 1 or more")
     require(samples is None or samples >= 1, f"samples={samples}: give 1 or more, or None for all")
     require(
@@ -114,6 +115,12 @@ def diagonal_over(
         "(half precision? a square root at 0?)",
     )
     return fisher
+
+
+def _batch_size(module: nn.Module) -> int:
+    """Dense layers alone are quickest in large batches; elsewhere what lies between layers has to fit."""
+    layers = [layer for layer in module.modules() if layer._parameters]
+    return 512 if all(isinstance(layer, nn.Linear | nn.BatchNorm1d) for layer in layers) else 128
 
 
 def _draw(count: int, samples: int | None, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:

@@ -42,9 +42,7 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        require(
-            isinstance(module, nn.Module), f"the model must be a torch.nn.Module, not {_described(module)}"
-        )
+        check_module(module)
         self.module = module
         named = [(n, p) for n, p in module.named_parameters() if is_lazy(p) or p.requires_grad]
         _check(named)
@@ -132,6 +130,11 @@ def _segments(named: list[tuple[str, Tensor]] | list[tuple[str, nn.Parameter]]) 
         segments.append(Segment(name, slice(start, start + tensor.numel()), tensor.shape))
         start += tensor.numel()
     return segments
+
+
+def check_module(module: object) -> None:
+    """A module, not its class and nothing else."""
+    require(isinstance(module, nn.Module), f"the model must be a torch.nn.Module, not {_described(module)}")
 
 
 def _described(value: object) -> str:

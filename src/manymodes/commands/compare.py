@@ -14,7 +14,7 @@ from manymodes.commands.request import COMPARE
 from manymodes.commands.run import execute_and_show
 from manymodes.config import Config, build_model, build_stream, canonical, fitted, options_for, plain
 from manymodes.errors import UserError, unknown
-from manymodes.strategies.registry import REGISTRY
+from manymodes.strategies.registry import ALL, REGISTRY
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,9 +72,9 @@ def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
 
 
 def _rows(text: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    text = ",".join(REGISTRY) if text == "all" else text
     rows = []
-    for item in filter(None, (piece.strip() for piece in text.split(","))):
+    items = [row for item in text.split(",") for row in (ALL if item.strip() == "all" else [item.strip()])]
+    for item in filter(None, items):
         # an import path has a colon too: my.module:Class:option=value
         pieces = item.split(":")
         named = [p for p in pieces if "=" not in p]

@@ -18,7 +18,7 @@ from manymodes import distributed, penalties
 from manymodes.batchnorm import whole_batch
 from manymodes.compiled import compiled
 from manymodes.errors import TrainingDiverged, UserError, require, unknown
-from manymodes.flat import FlatModel
+from manymodes.flat import FlatModel, check_module
 from manymodes.modes import Modes, joint
 from manymodes.outputs import Valid, log_probabilities
 from manymodes.preparation import inputs_of
@@ -140,6 +140,7 @@ class Strategy:
         device: str = "auto",
         seed: int = 0,
     ) -> None:
+        check_module(model)
         check_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, seed=seed)
         for option, value, valid in (
             ("optimiser", optimiser, OPTIMISERS),

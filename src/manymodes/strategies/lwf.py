@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from manymodes.errors import require
@@ -73,7 +74,7 @@ class LwF(Strategy):
         logits = self.forward(batch.inputs)
         distance = distillation(logits, soft, self._groups, self.temperature)
         self._distance.add(distance.detach())
-        return self.loss_of(logits, batch, valid) + self.distillation * distance
+        return torch.add(self.loss_of(logits, batch, valid), distance, alpha=self.distillation)
 
     def end(self, task: Task) -> None:
         """The teacher has done its work."""

@@ -31,6 +31,9 @@ REGISTRY: dict[str, Entry] = {
     "mota": Entry("mota:MOTA", "several modes; each task moves only those that need to move"),
 }
 
+# What `--strategies all` compares: everything, and the paper's second ensemble.
+ALL = [row for name in REGISTRY for row in ([name, "ensemble:init=seeds"] if name == "ensemble" else [name])]
+
 
 def strategy_class(name: str) -> type[Strategy]:
     """The class of a registered name or of an import path `package.module:Class`."""

@@ -43,7 +43,7 @@ class Teacher:
         if self.table is None:
             return self.on_inputs(batch.inputs)
         where = batch.index.to(self.model.device)
-        return [group[where] for group in self.table]
+        return [group.index_select(0, where) for group in self.table]
 
     @torch.no_grad()
     def on_inputs(self, inputs: Tensor) -> list[Tensor]:
