@@ -65,6 +65,23 @@ def test_pages_made_of_other_files_are_there_and_their_links_work(site):
     assert "my_learner.py" in (site / "own-strategy.html").read_text(encoding="utf-8")
 
 
+def test_notebooks_are_pages_with_pictures_and_can_be_downloaded(site):
+    for name in ("forgetting", "modes"):
+        page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+        assert "<figure><svg" in page
+        assert f'href="{name}.ipynb"' in page
+        assert (site / "notebooks" / f"{name}.ipynb").is_file()
+
+
+def test_pictures_are_small_and_all_are_shown(site):
+    pictures = sorted((ROOT / "docs" / "img").iterdir())
+    assert sum(path.stat().st_size for path in pictures) < 1_500_000
+    pages = "".join(
+        page.read_text(encoding="utf-8") for page in (*ROOT.glob("docs/*.md"), ROOT / "README.md")
+    )
+    assert [path.name for path in pictures if path.name not in pages] == []
+
+
 def test_the_reference_shows_docstrings(site):
     learners = (site / "reference" / "learners.html").read_text(encoding="utf-8")
     assert "how strongly the Fisher distance holds a mode" in learners

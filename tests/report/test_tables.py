@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -58,6 +60,20 @@ def test_latex_is_balanced_and_uses_booktabs(tmp_path):
     assert r"\mathbf" in body
 
 
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None, reason="needs LaTeX: apt-get install texlive-latex-recommended"
+)
+def test_latex_compiles(tmp_path):
+    write_run(comparison(tmp_path), "si", label=HOSTILE)
+    (tmp_path / "table.tex").write_text(tables.latex(_tables(tmp_path)), encoding="utf-8")
+    packages = r"\documentclass{article}\usepackage{booktabs,graphicx,amsmath}"
+    (tmp_path / "all.tex").write_text(packages + r"\begin{document}\input{table}\end{document}")
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+
+
 def test_labels_are_harmless_everywhere(tmp_path):
     write_run(tmp_path, "ewc", label=HOSTILE)
     write_run(tmp_path, "finetune")
@@ -65,7 +81,7 @@ def test_labels_are_harmless_everywhere(tmp_path):
     assert "<script>" not in tables.markdown(found)
     text = tables.latex(found)
     line = next(line for line in text.splitlines() if "script" in line)
-    assert len(re.findall(r"(?<!\\)&", line)) == len(found[0].columns) + 2
+    assert len(re.findall(r"(?<!\\)&", line)) == len(found[0].columns) + 1
     assert r"\textbackslash{}d" in line
     assert not re.search(r"(?<!\\)[%#_]", line)
 

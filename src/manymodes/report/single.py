@@ -110,12 +110,15 @@ def _forgetting() -> Chart:
     y = alt.Y("value:Q", title="points lost", axis=alt.Axis(format=".2~%", tickCount=5))
     tips = [number("task", "task", "d"), percent("peak", "best so far"), percent("final", "in the end"),
             percent("value", "forgotten")]  # fmt: skip
+    ends = alt.Chart(ROWS).mark_tick(
+        size=22, thickness=2, color=alt.ExprRef("high")
+    )  # nothing lost is seen too
     return Chart(
         "forgetting",
         "Forgetting per task",
         "Best accuracy on the way minus accuracy in the end. Below zero: the task gained.",
         260,
-        _bars(y, tips),
+        alt.layer(_bars(y, tips), ends.encode(x=tasks_axis(title="task"), y=y, tooltip=tips)),
     )
 
 

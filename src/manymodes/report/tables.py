@@ -161,31 +161,46 @@ def markdown(tables: Sequence[Table]) -> str:
 
 def latex(tables: Sequence[Table]) -> str:
     """All tables for LaTeX with the booktabs package."""
-    arrows = {1: r" $\uparrow$", -1: r" $\downarrow$", 0: ""}
     parts = []
     for content in tables:
-        titles = ["Method", *(c.title + arrows[c.best] for c in content.columns), "Parameters", "Replay"]
+        titles = ["Method", *(_heading(c.title, c.best) for c in content.columns)]
+        titles.append(_heading("Numbers stored"))
+        keeping = any(row.storage("replay_samples") for row in content.rows)
+        titles += [_heading("Samples stored")] if keeping else []
         lines = [" & ".join(titles) + r" \\", r"\midrule"]
         for row in content.rows:
             cells = [_latex(row.method.label)]
             for column in content.columns:
-                text = column.text(row.values[column.key], r" \pm ").replace(MINUS, "-")
-                text = text.replace(NONE, r"\text{--}")
-                cells.append(rf"$\mathbf{{{text}}}$" if row is content.best(column) else f"${text}$")
-            replay = _replay(row).replace(NONE, "--")
-            cells += [f"{row.networks:.3g} $\\times$ {row.method.capacity:,}", replay]
+                mean, _, half = (
+                    column.text(row.values[column.key], " ± ").replace(MINUS, "-").partition(" ± ")
+                )
+                text = mean.replace(NONE, r"\text{--}")
+                text = rf"\mathbf{{{text}}}" if row is content.best(column) else text
+                cells.append(f"${text}_{{\\pm {half}}}$" if half else f"${text}$")
+            cells.append(f"${row.networks:.3g} \\times {row.method.capacity:,}$".replace(",", "{,}"))
+            cells += [_replay(row).replace(NONE, "--")] if keeping else []
             lines.append(" & ".join(cells) + r" \\")
         parts.append(
             "\n".join(
                 [
                     r"\begin{table}[t]", r"\centering",
                     rf"\caption{{{_latex(content.experiment.title)}. {_latex(_note(content))}}}",
-                    r"\resizebox{\textwidth}{!}{%", rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",
+                    # as it is, or made smaller where it is wider than the text
+                    r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+                    rf"\begin{{tabular}}{{@{{}}l{'r' * (len(titles) - 1)}@{{}}}}",
                     r"\toprule", *lines, r"\bottomrule", r"\end{tabular}}", r"\end{table}", "",
                 ]
             )
         )  # fmt: skip
     return "% needs \\usepackage{booktabs,graphicx,amsmath}\n" + "\n".join(parts)
+
+
+def _heading(title: str, best: int = 0) -> str:
+    """In two lines, with an arrow to the good end."""
+    arrow = {1: r" $\uparrow$", -1: r" $\downarrow$", 0: ""}[best]
+    words = _latex(title).split()
+    stacked = " ".join(words[:-1]) + r"\\" + words[-1] if len(words) > 1 else words[0]
+    return rf"\shortstack[r]{{{stacked}{arrow}}}"
 
 
 def csv_text(tables: Sequence[Table]) -> str:
@@ -216,7 +231,10 @@ def csv_text(tables: Sequence[Table]) -> str:
 def _note(content: Table) -> str:
     seeds = len(content.experiment.seeds)
     interval = f"Mean ± half-width of the 95 % interval over {seeds} seeds" if seeds > 1 else "One seed"
-    return f"{interval}; best in bold (multitask keeps all data and does not compete)."
+    upper = any(method.is_reference for method in content.experiment.methods)
+    return f"{interval}; best in bold" + (
+        " (multitask keeps all data and does not compete)." if upper else "."
+    )
 
 
 def _replay(row: Row) -> str:

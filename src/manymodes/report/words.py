@@ -14,6 +14,7 @@ MODES = (
     "A method with several modes can leave a task to some of them. These charts show who took what, and how "
     "it was decided."
 )
+SAME = 0.05  # points that are shown as 0.0
 NO_LANDSCAPE = "This run has no landscape: run `manymodes landscape` on it."
 NO_MODES = "This run has one mode and no backtracking: there is nothing to allocate."
 
@@ -33,15 +34,17 @@ def headline(table: Table) -> str:
         gap = best.mean("average_accuracy")[0] - second.mean("average_accuracy")[0]
         row = next(r for r in table.rows if r.method is second)
         tied = row.difference is not None and row.difference.tied
-        told = f", {gap * 100:.1f} points above {_name(second)}"
-        parts.append(told + (" (a difference the seeds do not establish)" if tied else ""))
+        if gap * 100 < SAME:
+            parts.append(f", as {_name(second)} has")
+        else:
+            told = f", {gap * 100:.1f} points above {_name(second)}"
+            parts.append(told + (" (a difference the seeds do not establish)" if tied else ""))
     upper = next((m for m in experiment.methods if m.is_reference), None)
     if upper is not None:
         gap = upper.mean("average_accuracy")[0] - best.mean("average_accuracy")[0]
-        where = "above" if gap >= 0 else "below"
-        parts.append(
-            f". Training on all data at once ({_name(upper)}) is {abs(gap) * 100:.1f} points {where} it"
-        )
+        where = f"{abs(gap) * 100:.1f} points {'above' if gap >= 0 else 'below'} it"
+        where = "no better" if abs(gap) * 100 < SAME else where
+        parts.append(f". Training on all data at once ({_name(upper)}) is {where}")
     return "".join(parts) + "." + _without_data(table, best)
 
 
