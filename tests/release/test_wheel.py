@@ -82,6 +82,11 @@ def test_the_same_version_everywhere():
     assert newest == __version__
 
 
+def test_every_version_says_how_to_migrate():
+    versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    assert all("### Migrating\n" in text for text in versions)
+
+
 def test_the_paper_can_be_cited():
     paper = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["preferred-citation"]
     assert [author["family-names"] for author in paper["authors"]] == ["Datta", "Shadbolt"]
