@@ -1,6 +1,7 @@
 """Seeds, batches, schedule, optimiser, the gradient."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,16 +10,16 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from manymodes import train
+from manymodes import MOTA, distributed, train
 from manymodes.errors import UserError
+from manymodes.feeding import on_device
 from manymodes.flat import FlatModel
-from manymodes.task import Batch, TensorData
+from manymodes.task import Batch, Task, TensorData
 from manymodes.train import (
     Mean,
     Optimiser,
     gradient,
     in_order,
-    on_device,
     one_cycle,
     randomness,
     seed_of,
@@ -236,6 +237,78 @@ def test_halves_equal_the_whole(room):
     torch.testing.assert_close(value, whole[0])
     torch.testing.assert_close(model.grad, whole[1])
     assert sum(size for size in asked if size <= room) == 9
+
+
+class Tight(nn.Module):
+    """A network with room for a few samples at a time, which has changed something before it finds out."""
+
+    def __init__(self, room, norm=True):
+        super().__init__()
+        self.room, self.asked = room, []
+        self.norm = nn.BatchNorm1d(6, dtype=torch.float64) if norm else nn.Identity()
+        self.fc = nn.Linear(6, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        x = self.norm(x.double())
+        self.asked.append(len(x))
+        if len(x) > self.room:
+            raise torch.OutOfMemoryError("no room")
+        return self.fc(x)
+
+
+def test_what_fits_is_found_once_and_said_and_failures_leave_nothing(capsys):
+    """Three steps of 9 samples with room for 4 equal those with --micro-batch 3, the statistics too."""
+    batch, found = batch_of(), []
+    for tight, room in ((Tight(4), 0), (Tight(9), 3)):
+        torch.nn.init.constant_(tight.fc.weight, 0.1)
+        torch.nn.init.constant_(tight.fc.bias, 0.0)
+        model = FlatModel(tight)
+        model.room = room
+        for _ in range(3):
+            gradient(model, loss_of(model), batch)
+            model.theta.data.sub_(model.grad, alpha=0.1)
+        found.append((tight.asked, model.theta.data, model.buffers, tight.norm.num_batches_tracked))
+    assert found[0][0] == [9, 5, 3, 3, 3, 3, 3, 3, 3, 3, 3]
+    for ours, theirs in zip(found[0][1:], found[1][1:], strict=True):
+        assert torch.equal(ours, theirs)
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == (
+        "manymodes: no room for 5 samples at a time: 3 from now on, gradients are added up, and BatchNorm "
+        "normalises over so many"
+    )
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(("room", "norm"), [(1, True), (0, False)])
+def test_no_room_at_all_is_one_line(room, norm):
+    model = FlatModel(Tight(room, norm))
+    with pytest.raises(UserError, match="there is no room for"):
+        gradient(model, loss_of(model), batch_of())
+
+
+def test_a_learner_goes_on_in_smaller_pieces(capsys):
+    """Training, looking up, evaluating; without BatchNorm nothing but rounding changes."""
+    data = TensorData(torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3)
+    task = Task("one", data, data, data, (0, 1, 2))
+    found = []
+    for room in (10, 1000):
+        torch.manual_seed(0)
+        network = Tight(room, norm=False)
+        learner = MOTA(network, modes=2, epochs=2, batch_size=32, device="cpu", lr=0.01)
+        learner.learn(task).learn(replace(task, name="two"))
+        found.append(learner.predict(data))
+    torch.testing.assert_close(*found)
+    assert (
+        "no room for 16 samples at a time: 8 from now on, gradients are added up\n" in capsys.readouterr().err
+    )
+
+
+def test_several_processes_are_told_to_begin_with_less(monkeypatch):
+    """Half of them in the middle of a step cannot be waited for."""
+    monkeypatch.setattr(distributed, "count", lambda: 2)
+    model = FlatModel(Tight(4))
+    with pytest.raises(UserError, match="give --micro-batch 5, or more processes"):
+        gradient(model, loss_of(model), batch_of())
 
 
 def test_no_room_for_a_single_sample_says_so():

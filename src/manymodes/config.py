@@ -70,8 +70,8 @@ class Config:
 
 
 PARTS = ("strategy", "stream", "model")
-COMMON = ("epochs", "batch_size", "lr", "optimiser", "schedule", "weight_decay", "precision", "layout",
-          "compile", "device")  # fmt: skip
+COMMON = ("epochs", "batch_size", "micro_batch", "lr", "optimiser", "schedule", "weight_decay", "precision",
+          "layout", "compile", "device")  # fmt: skip
 
 
 def _word(value: Any) -> str:

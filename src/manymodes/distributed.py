@@ -126,6 +126,15 @@ def total(value: int, device: torch.device) -> int:
     return value if count() == 1 else int(sum_(torch.tensor(value, device=device)))
 
 
+def most(value: int, device: torch.device) -> int:
+    """The largest of everybody's numbers."""
+    if count() == 1:
+        return value
+    told = torch.tensor(value, device=device)
+    _call(dist.all_reduce, told, dist.ReduceOp.MAX)
+    return int(told)
+
+
 def mean_(sums: Tensor, value: Tensor, samples: int) -> Tensor:
     """Of a gradient, added up over this process's samples, make the mean over everybody's, in place.
 

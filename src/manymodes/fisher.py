@@ -17,6 +17,7 @@ from manymodes.fisher_likelihood import KINDS, Likelihood
 from manymodes.fisher_samples import untouched
 from manymodes.fisher_squares import SquareSums
 from manymodes.flat import FlatModel
+from manymodes.room import with_room
 from manymodes.task import Data, TensorData
 
 
@@ -104,11 +105,16 @@ def diagonal_over(
     order, draws = _draw(len(data), samples, generator)
     likelihood = Likelihood(kind, classes, rest, modes, draws)
     with untouched(flat):
-        sums = SquareSums(flat)
         own = distributed.part(order)  # several processes share the work
-        for batch in data.batches(own.split(batch_size)):
-            sums.add(batch.inputs.to(flat.device), partial(likelihood.cotangents, batch))
-        fisher = distributed.sum_(sums.result()).div_(distributed.total(len(own), flat.device))
+
+        def summed(size: int) -> Tensor:
+            sums = SquareSums(flat)
+            for batch in data.batches(own.split(size)):
+                sums.add(batch.inputs.to(flat.device), partial(likelihood.cotangents, batch))
+            return sums.result()
+
+        sums = with_room(summed, batch_size)
+        fisher = distributed.sum_(sums).div_(distributed.total(len(own), flat.device))
     require(
         bool(fisher.isfinite().all()),
         "the Fisher is not finite: a gradient overflowed or is nan though the outputs are finite "

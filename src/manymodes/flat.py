@@ -67,6 +67,8 @@ class FlatModel:
             if isinstance(part, nn.modules.batchnorm._BatchNorm) and vector.is_cuda:
                 part.forward = MethodType(_without_cudnn, part)  # type: ignore[method-assign]
         self.bind(self.theta.data, self.buffers)
+        self.room = 0  # the most samples that a step computes with at once; 0: the whole batch
+        self.fits = 0  # how many there was room for so far
 
     @property
     def device(self) -> torch.device:

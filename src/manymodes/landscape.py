@@ -25,11 +25,12 @@ from manymodes import files
 from manymodes.config import PARTS, Config, build_learner, build_stream
 from manymodes.environment import pinned
 from manymodes.errors import UserError, require, unknown
+from manymodes.feeding import on_device
 from manymodes.outputs import Valid
 from manymodes.plane import axes, plane
 from manymodes.runfiles import RunFiles
 from manymodes.strategies.base import Strategy
-from manymodes.train import in_order, on_device, seed_of
+from manymodes.train import in_order, seed_of
 from manymodes.trajectory import count_modes, load_mode, recorded
 
 SMALL = 300_000  # networks up to this many parameters are faster on one thread

@@ -7,14 +7,16 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from manymodes import distributed
-from manymodes.errors import UserError
+from manymodes.feeding import on_device
 from manymodes.flat import FlatModel
+from manymodes.room import fitting, in_pieces
 from manymodes.task import Batch, Data, TensorData
 
 ON_DEVICE_BYTES = 2**31  # tensors up to this size are kept on the training device
@@ -78,16 +80,6 @@ def to_device(data: Data, device: torch.device) -> Data:
     return data
 
 
-def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The batches with inputs and targets on the device (copies overlap the computation on a GPU)."""
-    if device.type == "cpu":
-        return batches
-    return (
-        Batch(b.index, b.inputs.to(device, non_blocking=True), b.targets.to(device, non_blocking=True))
-        for b in batches
-    )
-
-
 def training_batches(
     data: Data, order: list[Tensor], generator: torch.Generator, device: torch.device
 ) -> Iterator[Batch]:
@@ -109,7 +101,7 @@ def _rows(batch: Batch, rows: Tensor) -> Batch:
 def over(data: Data, compute: Callable[[Batch], Tensor], device: torch.device) -> Tensor:
     """compute(batch) of all samples in their order, (S, ...); several processes share the work."""
     order = distributed.part(torch.arange(len(data))).split(512)
-    rows = [compute(batch) for batch in on_device(data.batches(order), device)]
+    rows = [in_pieces(compute, batch) for batch in on_device(data.batches(order), device)]
     return distributed.gather(torch.cat(rows), len(data))
 
 
@@ -193,40 +185,22 @@ class Loss(Protocol):
 def gradient(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
     """Fill model.grad with the gradient of loss(batch) and return the loss, detached.
 
-    When a GPU has no room for the batch, halves are tried and their gradients added, weighted by size.
-    Where several processes have a part of the batch each, both are of the whole batch.
+    When memory has no room for the batch, smaller pieces are tried and their gradients added, weighted by
+    size. Where several processes have a part of the batch each, both are of the whole batch.
     """
+    return fitting(model, batch, partial(_added_up, model, loss))
+
+
+def _added_up(model: FlatModel, loss: Callable[[Batch], Tensor], pieces: list[Batch]) -> Tensor:
     model.grad.zero_()
-    if distributed.count() > 1:
-        return _gradient_together(model, loss, batch)
-    try:
-        value = loss(batch)
-        value.backward()
-        return value.detach()
-    except torch.cuda.OutOfMemoryError:
-        if len(batch.index) < 2:
-            raise UserError("the GPU has no room for a single sample: use a smaller model or input") from None
-        torch.cuda.empty_cache()
-    return _gradient_in_halves(model, loss, batch)
-
-
-def _gradient_together(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-    value, samples = loss(batch), len(batch.index)
-    value.backward(torch.full_like(value, samples))  # the sum over the part; the mean is over everybody's
-    return distributed.mean_(model.grad, value.detach(), samples)
-
-
-def _gradient_in_halves(model: FlatModel, loss: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-    half = len(batch.index) // 2
-    total = torch.zeros_like(model.grad)
-    value = model.grad.new_zeros(())
-    for part in (slice(None, half), slice(half, None)):
-        piece = Batch(*(tensor[part] for tensor in batch))
-        share = len(piece.index) / len(batch.index)
-        value = value + share * gradient(model, loss, piece)
-        total.add_(model.grad, alpha=share)
-    model.grad.copy_(total)
-    return value
+    together, total = distributed.count() > 1, sum(len(piece.index) for piece in pieces)
+    mean = model.grad.new_zeros(())
+    for piece in pieces:
+        value, share = loss(piece), len(piece.index) / total
+        # Of several processes, the sum over the part: the mean is over everybody's.
+        value.backward(torch.full_like(value, len(piece.index) if together else share))
+        mean = mean + share * value.detach()
+    return distributed.mean_(model.grad, mean, total) if together else mean
 
 
 @dataclass

@@ -21,6 +21,7 @@ from manymodes.errors import TrainingDiverged, UserError, require, unknown
 from manymodes.flat import FlatModel, check_module
 from manymodes.modes import Modes, joint
 from manymodes.outputs import Valid, log_probabilities
+from manymodes.precision import PRECISIONS, exactness
 from manymodes.preparation import inputs_of
 from manymodes.signature import check_names, options_of
 from manymodes.strategies.checks import check_inputs, check_options, check_outputs, check_task, probe
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 OPTIMISERS = ("adamw", "sgd")
 SCHEDULES = ("1cycle", "constant")
-PRECISIONS = ("fp32", "bf16")
 LAYOUTS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 BATCHNORMS = ("train", "frozen")
 
@@ -51,6 +51,7 @@ class Training(TypedDict, total=False):
 
     epochs: int
     batch_size: int
+    micro_batch: int
     lr: float
     optimiser: str
     schedule: str
@@ -90,11 +91,12 @@ class Strategy:
         model: The network. It is copied; the learner never changes yours.
         epochs: Passes over each task's data.
         batch_size: Samples in a step.
+        micro_batch: Samples computed with at once, their gradients added up (0: as many as fit).
         lr: Learning rate (the peak of the schedule).
         optimiser: "adamw" or "sgd" (momentum 0.9).
         schedule: "1cycle" over each task, or "constant".
         weight_decay: Decoupled weight decay.
-        precision: "fp32", or "bf16" for forward passes under autocast.
+        precision: "fp32", "tf32" (GPUs only), or "bf16" for forward passes under autocast.
         layout: Images in memory: "channels_last" or "contiguous". Which is faster depends on the machine.
         compile: Training steps through torch.compile (predictions never need a compiler).
         batchnorm: "train", or "frozen" to keep BatchNorm's statistics after task 1.
@@ -129,6 +131,7 @@ class Strategy:
         *,
         epochs: int = 20,
         batch_size: int = 32,
+        micro_batch: int = 0,
         lr: float = 2e-3,
         optimiser: str = "adamw",
         schedule: str = "1cycle",
@@ -141,7 +144,8 @@ class Strategy:
         seed: int = 0,
     ) -> None:
         check_module(model)
-        check_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, seed=seed)
+        check_options(epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, seed=seed,
+                      micro_batch=micro_batch)  # fmt: skip
         for option, value, valid in (
             ("optimiser", optimiser, OPTIMISERS),
             ("schedule", schedule, SCHEDULES),
@@ -157,6 +161,7 @@ class Strategy:
         self.batchnorm, self.device = batchnorm, device
         self.model = FlatModel(copy.deepcopy(model).to(_device(device)))
         self._compiled = compiled(self.model.module)  # nothing is compiled before it is called
+        self.model.room = self.micro_batch = micro_batch
         self.modes = Modes.of(self.model)
         self.heads: list[tuple[int, ...]] = []
         self.epochs_done: int | None = None  # within the present task; None between tasks
@@ -202,16 +207,9 @@ class Strategy:
             if self.epochs_done is None:
                 self.before = Modes(undo["theta"], undo["buffers"])
                 self._present = _identity(task)
-                self.begin(visible)
-                self.epochs_done = 0
-            self.prepare(visible)
-            while self.epochs_done < self.epochs:
-                self.epoch(visible)
-                self.epochs_done += 1
-                self.level()
-                if on_epoch is not None:
-                    on_epoch(self)
-            self._end(visible)
+            with exactness(self.precision, self.model.device):
+                self._epochs(visible, on_epoch)
+                self._end(visible)
         except BaseException:
             self.load_state_dict(undo)
             raise
@@ -222,6 +220,18 @@ class Strategy:
         self.heads.append(task.classes)
         self.use(0)
         return self
+
+    def _epochs(self, task: Task, on_epoch: Callable[[Strategy], None] | None) -> None:
+        if self.epochs_done is None:
+            self.begin(task)
+            self.epochs_done = 0
+        self.prepare(task)
+        while self.epochs_done < self.epochs:
+            self.epoch(task)
+            self.epochs_done += 1
+            self.level()
+            if on_epoch is not None:
+                on_epoch(self)
 
     def observe(self, inputs: Any, targets: Any, **options: Any) -> Observed:
         """Take a batch of a stream without boundaries: a drift detector says when a new task begins.
@@ -304,7 +314,7 @@ class Strategy:
             inputs = inputs.contiguous(memory_format=LAYOUTS[self.layout])
         network = self._compiled if self.compile and self.model.module.training else self.model.module
         with whole_batch(self.model.module):
-            if self.precision == "fp32":
+            if self.precision != "bf16":
                 logits: Tensor = network(inputs)
                 return logits
             with torch.autocast(self.model.device.type, torch.bfloat16):
@@ -338,7 +348,7 @@ class Strategy:
         """Each mode's log-probabilities on the data, (N, S, K)."""
         rows = []
         for theta, buffers in zip(self.modes.theta, self.modes.buffers, strict=True):
-            with self.model.bound(theta, buffers):
+            with self.model.bound(theta, buffers), exactness(self.precision, self.model.device):
                 rows.append(log_probabilities(self.model, data, valid, self.forward))
         return torch.stack(rows)
 

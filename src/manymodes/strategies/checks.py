@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from manymodes.strategies.base import Strategy
 
 
-LEAST = {"epochs": 1, "batch_size": 1, "modes": 1, "seed": 0, "fisher_samples": 0, "budget": 0}
+LEAST = {
+    "epochs": 1,
+    "batch_size": 1,
+    "modes": 1,
+    "seed": 0,
+    "fisher_samples": 0,
+    "budget": 0,
+    "micro_batch": 0,
+}
 
 
 def check_options(**options: Any) -> None:

@@ -15,17 +15,19 @@ from manymodes import fisher
 from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
+from manymodes.feeding import on_device
 from manymodes.modes import Modes
 from manymodes.observe import Curves
 from manymodes.outputs import Valid, log_probabilities, of_targets
 from manymodes.penalties import Quadratic, distillation
+from manymodes.room import in_pieces
 from manymodes.strategies.at_once import AtOnce, owner
 from manymodes.strategies.base import Strategy, Training
 from manymodes.strategies.checks import check_options
 from manymodes.strategies.ewc import ANCHORS, KINDS
 from manymodes.strategies.teachers import Teacher
 from manymodes.task import Batch, Data, Task
-from manymodes.train import Mean, gradient, in_order, on_device
+from manymodes.train import Mean, gradient, in_order
 
 CHOICES = {
     "fisher": ("joint", "mode"),
@@ -319,11 +321,16 @@ class MOTA(AtOnce):
         if mode not in self._search_teachers:
             self._search_teachers[mode] = self._teacher(mode, data)
         teacher, total = self._search_teachers[mode], 0.0
-        for batch in on_device(data.batches(in_order(len(data))), self.model.device):
+
+        def summed(batch: Batch) -> Tensor:
             soft = teacher(batch)
             with self.model.bound(self.modes.theta[mode], self.modes.buffers[mode]), self.model.evaluating():
                 logits = self.forward(batch.inputs)
-            total += len(batch.index) * float(distillation(logits, soft, self._groups, self.temperature))
+            distance = float(distillation(logits, soft, self._groups, self.temperature))
+            return torch.tensor([len(batch.index) * distance], dtype=torch.float64)
+
+        for batch in on_device(data.batches(in_order(len(data))), self.model.device):
+            total += float(in_pieces(summed, batch).sum())
         return max(0.0, total / len(data))  # rounding may take a distance of zero below it
 
     def _rewind(self) -> None:

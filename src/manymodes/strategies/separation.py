@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from manymodes import distributed
+from manymodes.feeding import on_device
 from manymodes.modes import Modes, cosine, simplex
 from manymodes.strategies.base import Strategy
 from manymodes.strategies.checks import check_options
@@ -18,7 +19,6 @@ from manymodes.train import (
     Optimiser,
     gradient,
     in_order,
-    on_device,
     seed_of,
     shuffled,
     training_batches,
@@ -120,7 +120,8 @@ def reestimate_batchnorm(learner: Strategy, task: Task) -> None:
         norm.momentum = None  # PyTorch's cumulative average
         norm.train()
     try:
-        order = in_order(len(task.train), max(2, learner.batch_size))
+        at_once = min(learner.batch_size, learner.model.room or learner.batch_size)
+        order = in_order(len(task.train), max(2, at_once))
         if len(order) > 1 and len(order[-1]) == 1:
             order.pop()
         parts = [distributed.part(index) for index in order]
