@@ -91,12 +91,12 @@ def measure(strategy: str, count: int, threads: int, clock: Callable[[], float])
     calls = saving.calls
     modes = result["modes"]
     waiting = modes * (median(calls["save_blob"]) if calls["save_blob"] else 0.0)
-    reading = sum(calls["load"]) / 2
     return {
         "epoch": learning.calls["epoch"][-1] - waiting,
         "checkpoint": max(calls["checkpoint"]),
         "waiting": waiting,
-        "rest": modes * max(calls["event"]) + reading,
+        "events": modes * max(calls["event"]),
+        "reading": sum(calls["load"]),  # once a task
     }
 
 
@@ -104,8 +104,8 @@ def share(seconds: dict[str, float], count: int) -> float:
     """What saving costs at the paper's size, by the rule of the run directory."""
     epoch = seconds["epoch"] * IMAGES / (0.95 * count)
     within = min(SHARE, seconds["checkpoint"] / epoch)
-    between = seconds["checkpoint"] / (EPOCHS * epoch)
-    return within + between + (seconds["waiting"] + seconds["rest"]) / epoch
+    between = (seconds["checkpoint"] + seconds["reading"]) / (EPOCHS * epoch)
+    return within + between + (seconds["waiting"] + seconds["events"]) / epoch
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from manymodes.strategies.base import Event, Strategy
     from manymodes.task import Stream
 
-SHARE = 0.01  # of a run's time at most goes into checkpoints, unless their distance is given
+SHARE = 0.005  # of a run's time at most goes into checkpoints, unless their distance is given
 PATIENCE = 2.0  # seconds to wait for the lock: a killed run's helpers need a moment to go
 BETWEEN = "-000000"  # how the name of a checkpoint ends that was written between two tasks
 GROWING = ("events.jsonl", "log.csv")  # cut back to the checkpoint on resuming: nothing twice, nothing lost
@@ -45,7 +45,7 @@ class RunDir(RunFiles):
     Args:
         path: The directory.
         checkpoint_every: Seconds from one checkpoint to the next at least. None: after each epoch, or as
-            often as it costs at most 1 % of the time.
+            often as it costs at most 0.5 % of the time.
     """
 
     def __init__(self, path: Path, checkpoint_every: float | None = None) -> None:

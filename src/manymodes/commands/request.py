@@ -60,7 +60,7 @@ def add_arguments(parser: Parser, seeds: str) -> None:
     parser.add_argument("--threads", type=int, default=0, help="Threads per run (0: chosen by model size).")
     parser.add_argument("--deterministic", type=bool, default=False, help="The same bits on this machine.")
     parser.add_argument("--checkpoint_every", type=float | None, default=None,
-                        help="Seconds between checkpoints (default: 1 % of the time).")  # fmt: skip
+                        help="Seconds between checkpoints (default: 0.5 % of the time).")  # fmt: skip
     parser.add_argument("--record_trajectory", type=str, default="auto",
                         help="Keep weights after each task: true, false, auto (below 64 MB).")  # fmt: skip
     parser.add_argument("--log", type=str, default="", help="Also log to csv, tensorboard, wandb, mlflow.")
