@@ -76,6 +76,21 @@ def test_every_figure_is_printed_with_marks_in_it(parts):
     assert seen == EXPECTED
 
 
+@pytest.mark.parametrize(
+    "name", ["progress", "final", "drift_over_tasks", "tradeoff", "tasks", "drift", "chosen"]
+)
+def test_a_printed_figure_has_a_legend_of_its_names(parts, name):
+    figures = list(build._figures(parts))
+    _, chart, rows, palette = next(f for f in figures if f[1].name == name and len(f[3].names) > 1)
+    svg = vl_convert.vegalite_to_svg(export.specification(chart, rows, palette))
+    legend = svg[svg.index("role-legend-label") :]
+    assert [label for label in palette.names if f">{label}<" not in legend] == []
+    symbols = re.findall(r'<g class="mark-symbol role-legend-symbol".*?</g>', svg, re.DOTALL)
+    assert len(symbols) >= len(palette.names)
+    weak = [s for s in symbols if re.search(r'opacity="0(\.\d+)?"|stroke-dasharray="[1-9]', s)]
+    assert not weak, "the legend's marks are as strong as those of the chart, and whole"
+
+
 def test_figures_are_written_in_every_format(tmp_path):
     write_run(tmp_path, "mota", modes=2, tasks=2)
     build.write_report([tmp_path], tmp_path, ("svg", "pdf", "png"))

@@ -106,18 +106,23 @@ def _lines(
     base = alt.Chart(ROWS).encode(x=tasks_axis(title=x_title))
     color = named("label", palette.names, "method")
     seen = alt.condition(SHOWN, alt.value(1), alt.value(0.12))
-    dashes = alt.StrokeDash(
-        "label:N", scale=alt.Scale(domain=palette.names, range=palette.dashes), legend=None
-    )
     band = base.mark_area(clip=True).encode(
         y=alt.Y("low:Q", title=title), y2="high:Q", color=color,
         opacity=alt.condition("datum.label === picked", alt.value(0.2), alt.value(0)),
     )  # fmt: skip
-    line = base.mark_line().encode(y=y, color=color, strokeDash=dashes, opacity=seen)
+    # a layer for each kind of dash: as an encoding it would dash the marks of the legend
+    kinds = {tuple(dash): [n for n, d in zip(palette.names, palette.dashes, strict=True) if d == dash]
+             for dash in palette.dashes}  # fmt: skip
+    lines = [
+        base.mark_line(strokeDash=list(dash))
+        .transform_filter(alt.FieldOneOfPredicate("label", names))
+        .encode(y=y, color=color, opacity=seen)
+        for dash, names in kinds.items()
+    ]
     points = base.mark_point(opacity=1).encode(
         y=y, color=color, shape=shaped("label", palette.names, "method"), opacity=seen, tooltip=tips
     )
-    return alt.layer(band, line, points).add_params(PICKED)
+    return alt.layer(band, *lines, points).add_params(PICKED)
 
 
 def _progress(experiment: Experiment, palette: Palette) -> Chart:

@@ -122,7 +122,10 @@ def config(theme: str) -> dict[str, Any]:
         },
         "axisX": {"grid": False, "domain": True, "domainColor": token["axis"]},
         "axisY": {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleX": 0, "titleY": -12},
-        "legend": text | {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500, "symbolSize": 90},
+        "legend": text | {
+            "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500, "symbolSize": 90,
+            "symbolOpacity": 1, "symbolStrokeWidth": 0,  # not those of the palest mark, an interval's band
+        },
         "header": text | {"labelFontSize": 12, "titleFontSize": 12},
         "title": {"color": token["ink"], "font": SANS, "fontSize": 13, "fontWeight": 600, "anchor": "start"},
         "view": {"stroke": None},
