@@ -91,6 +91,18 @@ def test_a_printed_figure_has_a_legend_of_its_names(parts, name):
     assert not weak, "the legend's marks are as strong as those of the chart, and whole"
 
 
+def test_a_printed_landscape_has_its_scale_and_a_row_for_each_mode(parts):
+    figures = [
+        f for f in build._figures(parts) if f[1].name == "landscape" and "Mode 2" in str(f[2]["panel"])
+    ]
+    _, chart, rows, palette = figures[0]
+    specification = export.specification(chart, rows, palette)
+    svg = vl_convert.vegalite_to_svg(specification)
+    assert svg.count(f">{chart.ramp[0]}<") == svg.count(f">{chart.ramp[1]}<") == 1
+    assert specification["columns"] == 4  # tasks
+    assert chart.for_screen()["layer"][0]["encoding"]["color"]["legend"] is None
+
+
 def test_figures_are_written_in_every_format(tmp_path):
     write_run(tmp_path, "mota", modes=2, tasks=2)
     build.write_report([tmp_path], tmp_path, ("svg", "pdf", "png"))

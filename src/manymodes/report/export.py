@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -59,11 +60,13 @@ def specification(chart: Chart, rows: Columns, palette: Palette) -> dict[str, An
     """The whole chart for print: data, colours, width."""
     spec = chart.vega() | {"config": printed(palette), "datasets": {"rows": _records(rows)}}
     if chart.panels:
-        return _panels(spec, list(dict.fromkeys(rows["panel"])))
+        return _panels(spec, list(dict.fromkeys(rows["panel"])), chart)
     return spec | {"width": WIDTH}
 
 
-def _panels(spec: dict[str, Any], panels: list[str]) -> dict[str, Any]:
+def _panels(spec: dict[str, Any], panels: list[str], chart: Chart) -> dict[str, Any]:
+    if chart.ramp is not None:
+        _with_ramp(spec, chart.ramp)
     top = {key: spec.pop(key) for key in ("config", "datasets", "$schema", "autosize", "description")}
     del top["autosize"]  # not for concatenated charts
     parts = [
@@ -72,7 +75,21 @@ def _panels(spec: dict[str, Any], panels: list[str]) -> dict[str, Any]:
         | {"transform": [{"filter": {"field": "panel", "equal": panel}}, *spec.get("transform", [])]}
         for panel in panels
     ]
-    return top | {"concat": parts, "columns": 4}
+    return top | {"concat": parts, "columns": chart.across or 4}
+
+
+def _with_ramp(node: Any, ends: tuple[str, str]) -> None:
+    """The colour scale, which the page draws itself, as a legend."""
+    if isinstance(node, list):
+        for item in node:
+            _with_ramp(item, ends)
+    elif isinstance(node, dict):
+        color = node.get("color")
+        if isinstance(color, dict) and color.get("field") == "value":
+            said = f"datum.value == 0 ? {json.dumps(ends[0])} : {json.dumps(ends[1])}"
+            color["legend"] = {"title": None, "values": [0, 1], "labelExpr": said, "gradientLength": 160}
+        for item in node.values():
+            _with_ramp(item, ends)
 
 
 def _records(rows: Columns) -> list[dict[str, Any]]:
