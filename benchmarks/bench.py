@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 QUICK = ("step", "modes", "memory", "start")  # those that have --quick
-TIMED = ("step", "modes")  # those that have --clock
+TIMED = ("step", "modes", "fisher")  # those that have --clock
 THREADED = ("step", "modes", "fisher", "memory")
 
 
