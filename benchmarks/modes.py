@@ -1,7 +1,7 @@
 """What an adaptation epoch of MOTA costs: over N epochs of fine-tuning, beside the algorithm as printed.
 
     python benchmarks/modes.py [--json PATH] [--quick] [--rounds N] [--threads N] [--clock wall|cpu]
-                               [--only NAME] [--modes 2,4,6]
+                               [--only NAME] [--modes 2,4,6] [--samples N]
 
 One epoch of task 2 with N modes: training, looking up what rests, the checkpoint and what it needs for the
 search (a tenth of the samples is held out). "printed" is Algorithm 1 written down plainly, with ordinary
@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--only", default="", help="settings whose name contains this")
+    parser.add_argument("--samples", type=int, default=0, help="of the task (CIFAR-100 in 10 tasks: 5,000)")
     parser.add_argument("--modes", default=",".join(map(str, COUNTS)), help="how many")
     given = parser.parse_args()
     if given.threads:
@@ -149,8 +150,9 @@ def main() -> None:
     for name, setting in SETTINGS.items():
         if given.only not in name or setting.batch == 512:
             continue
-        samples = setting.samples if len(setting.shape) == 1 else setting.batch * (2 if given.quick else 6)
-        rounds = given.rounds or (3 if given.quick else 7)
+        images = len(setting.shape) == 3
+        samples = given.samples or (setting.batch * (4 if given.quick else 16) if images else setting.samples)
+        rounds = given.rounds or (3 if given.quick or images else 7)
         print(f"\n{name}, {samples} samples ({rounds} rounds)")
         print(f"{'':32}{'s an epoch':>11}{'ratio':>8}{'least':>8}{'most':>8}{'bound':>8}")
         ratios, medians = {}, {}

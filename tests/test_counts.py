@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manymodes import EWC, MOTA, Finetune, fisher
 from manymodes.flat import FlatModel
+from manymodes.modes import Modes
 from tests import toys
 
 GROUPS = tuple((2 * t, 2 * t + 1) for t in range(6))
@@ -131,6 +132,7 @@ def epochs_of(modes, tasks, monkeypatch, epochs=2, **options):
     learner, task = after(MOTA(net(), **given), tasks)
     learner.epochs, works = epochs, []
     learner.epochs_done = 0
+    learner.before = Modes(learner.modes.theta.clone(), learner.modes.buffers.clone())
     learner.begin(task)
     learner.prepare(task)
     calls = Calls(learner, monkeypatch)
@@ -143,11 +145,13 @@ def epochs_of(modes, tasks, monkeypatch, epochs=2, **options):
 
 
 def test_an_epoch_is_a_pass_and_a_look_up_for_each_mode(monkeypatch):
-    for modes in (2, 3, 6):
-        _, calls = epochs_of(modes, 1, monkeypatch, epochs=1)
-        batches = [8, 8, 8, 6]  # of 30 samples
+    batches = [8, 8, 8, 6]  # of 30 samples
+    for modes, drift in ((2, "fisher"), (3, "fisher"), (6, "both"), (2, "function")):
+        _, calls = epochs_of(modes, 1, monkeypatch, epochs=1, drift=drift)
         assert calls.forwards == modes * [*batches, 30, 12]  # then all training and held-out samples
         assert calls.backwards == modes * len(batches)
+    _, calls = epochs_of(2, 1, monkeypatch, epochs=1, drift="both", search="train")
+    assert calls.forwards == 2 * [*batches, 30]  # what is looked up serves the search as well
 
 
 def test_an_epoch_is_linear_in_modes(monkeypatch):

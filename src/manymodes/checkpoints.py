@@ -121,11 +121,11 @@ class Checkpoints:
             return save_blob(
                 self.folder, {name: t.detach().cpu().contiguous() for name, t in weights.items()}
             )
-        together = torch.cat([theta.view(torch.uint8), buffers.view(torch.uint8)])
         if self._scratch is None:
-            self._scratch = Scratch(together)
-            self._like = theta[:0], buffers[:0], theta.numel() * theta.element_size()
-        return self._scratch.put(together)
+            cut = theta.numel() * theta.element_size()
+            self._scratch = Scratch(cut + buffers.numel() * buffers.element_size())
+            self._like = theta[:0], buffers[:0], cut
+        return self._scratch.put(theta, buffers)
 
     def _loaded(self, weights: Weights | Blob | int | None) -> Weights:
         if isinstance(weights, Blob):

@@ -31,7 +31,7 @@ class Quadratic:
 
     def value(self, theta: Tensor) -> Tensor:
         """The penalty at theta, as a scalar tensor."""
-        return 0.5 * self.strength * torch.dot(self.importance, (theta - self.anchor).square())
+        return 0.5 * self.strength * squared_distance(theta, self.anchor, self.importance)
 
     def add_gradient(self, theta: Tensor, gradient: Tensor) -> None:
         """gradient += strength * importance * (theta - anchor), in place."""
@@ -73,21 +73,46 @@ class Quadratic:
         return cls(state["anchor"].to(device), state["importance"].to(device), strength)
 
 
-def distillation(
+@torch.no_grad()
+def squared_distance(one: Tensor, other: Tensor, weights: Tensor | None = None) -> Tensor:
+    """sum_d weights_d (one_d - other_d)^2 of two vectors, as a scalar tensor.
+
+    >>> squared_distance(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0]), torch.tensor([3.0, 1.0])).item()
+    7.0
+    """
+    size = min(BLOCK, one.numel()) if one.device.type == "cpu" else one.numel()
+    total = one.new_zeros(())
+    for number, (a, b) in enumerate(zip(one.split(size), other.split(size), strict=True)):
+        apart = a - b
+        if weights is not None:
+            total = total + torch.dot(apart.square(), weights[number * size :][:size])
+        else:
+            total = total + torch.dot(apart, apart)
+    return total
+
+
+def distances(
     logits: Tensor, teacher_log_probs: Sequence[Tensor], groups: Sequence[Tensor], temperature: float
 ) -> Tensor:
-    """T^2 * mean_s sum_g KL(teacher_g || student_g) with both softened by the temperature T.
+    """T^2 * sum_g KL(teacher_g || student_g) of each sample (S,), both softened by the temperature T.
 
     A group is a set of old outputs that share a softmax: one per old task in a multi-head stream, one for
     everything seen otherwise. Its teacher is (S, |group|) log-probabilities at the same temperature.
     """
     if not groups:
-        return logits.new_zeros(())
-    sums = []
+        return logits.new_zeros(len(logits))
+    rows = []
     for group, teacher in zip(groups, teacher_log_probs, strict=True):
         student = log_softmax(logits.index_select(1, group) / temperature, dim=1)
-        sums.append((teacher.exp() * (teacher - student)).sum())
-    return sum(sums[1:], sums[0]) * (temperature**2 / len(logits))
+        rows.append((teacher.exp() * (teacher - student)).sum(dim=1))
+    return sum(rows[1:], rows[0]) * temperature**2
+
+
+def distillation(
+    logits: Tensor, teacher_log_probs: Sequence[Tensor], groups: Sequence[Tensor], temperature: float
+) -> Tensor:
+    """The mean of `distances` over the samples."""
+    return distances(logits, teacher_log_probs, groups, temperature).mean()
 
 
 def old_groups(seen: Iterable[Sequence[int]], device: torch.device | None = None) -> list[Tensor]:

@@ -502,7 +502,7 @@ class Strategy:
         """Tell of one pass; a loss that is no number stops the learning."""
         penalty = self.penalty(mode)
         epoch = (self.epochs_done or 0) + 1
-        if not math.isfinite(loss) or not bool(torch.isfinite(self.modes.theta[mode]).all()):
+        if not math.isfinite(loss) or not _finite(self.modes.theta[mode]):
             raise TrainingDiverged(
                 f"the loss became {loss} in task {task.name!r}, epoch {epoch}, mode {mode}: {self._way_out}"
             )
@@ -521,7 +521,8 @@ class Strategy:
         """Mean squared change per parameter of a mode since the task began."""
         if self.before is None:
             return 0.0
-        return float((self.modes.theta[mode] - self.before.theta[mode]).square().mean())
+        theta, before = self.modes.theta[mode], self.before.theta[mode]
+        return float(penalties.squared_distance(theta, before)) / len(theta)
 
 
 def _device(name: str) -> torch.device:
@@ -536,6 +537,11 @@ def _device(name: str) -> torch.device:
             + "".join(f", cuda:{i}" for i in range(torch.cuda.device_count()))
         ) from None
     return device
+
+
+def _finite(vector: Tensor) -> bool:
+    """Whether all numbers are finite; a finite sum says so at once."""
+    return bool(torch.isfinite(vector.sum())) or bool(torch.isfinite(vector).all())
 
 
 def _identity(task: Task) -> list[Any]:

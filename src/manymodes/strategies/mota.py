@@ -15,19 +15,17 @@ from manymodes import fisher
 from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
-from manymodes.feeding import on_device
 from manymodes.modes import Modes
 from manymodes.observe import Curves
-from manymodes.outputs import Valid, log_probabilities, of_targets
-from manymodes.penalties import Quadratic, distillation
-from manymodes.room import in_pieces
+from manymodes.outputs import Valid, of_targets
+from manymodes.penalties import Quadratic, distances, distillation
 from manymodes.strategies.at_once import AtOnce, owner
 from manymodes.strategies.base import Strategy, Training
 from manymodes.strategies.checks import check_options
 from manymodes.strategies.ewc import ANCHORS, KINDS
 from manymodes.strategies.teachers import Teacher
 from manymodes.task import Batch, Data, Task
-from manymodes.train import Mean, gradient, in_order
+from manymodes.train import Mean, gradient, over
 
 CHOICES = {
     "fisher": ("joint", "mode"),
@@ -157,23 +155,22 @@ class MOTA(AtOnce):
         self._resting, self._teachers, self._search_teachers = None, [], {}
         if self.tasks_learnt == 0:
             return
-        valid, modes = self.valid(task.classes), range(len(self.modes))
+        modes = range(len(self.modes))
         if len(modes) > 1 and self.joint_weight > 0 and not task.train.augments:
-            self._resting = torch.stack([self._true_log_probs(m, task.train, valid) for m in modes])
+            self._resting = self.modes.theta.new_empty(len(modes), len(task.train))
         if self.distillation > 0:
             self._groups = self.old_groups()
             self._teachers = [self._teacher(mode, task.train) for mode in modes]
-        if self._checkpoints is not None and self.epochs_done == 0:
-            for mode in modes:
-                row = None if self._resting is None else self._resting[mode]
-                self._keep(mode, 0, *self._measured(task, mode, row))
+        searching = self._checkpoints is not None and self.epochs_done == 0
+        for mode in modes:
+            self._take(mode, self._seen(task, mode, searching), epoch=0)
 
     def epoch(self, task: Task) -> None:
         """Every mode in turn, the others at rest; or all at once, the others as they were an epoch ago."""
         if self.separating:
             self.separate(task)
             return
-        valid, modes = self.valid(task.classes), range(len(self.modes))
+        valid, modes, epoch = self.valid(task.classes), range(len(self.modes)), (self.epochs_done or 0) + 1
         if self.tasks_learnt == 0:
             self.pass_over(task, 0, lambda batch: self.loss(batch, valid))
         elif self.mode_parallel:
@@ -183,25 +180,24 @@ class MOTA(AtOnce):
             turns = self.at_once(lambda m: self._turn(task, valid, m, tables[m]), weights=evaluated)
             self._at_rest = None
             for mode, turn in enumerate(turns):
-                self._take(mode, turn, owner(mode))
+                self._take(mode, turn, epoch, owner(mode))
         else:
             for mode in self._order():
-                self._take(mode, self._turn(task, valid, mode, self._rest_table(mode)))
+                self._take(mode, self._turn(task, valid, mode, self._rest_table(mode)), epoch)
 
     def _turn(self, task: Task, valid: Valid, mode: int, table_S: Tensor | None) -> Turn:
         """Train one mode once, and see what became of it."""
         self._distance = Mean()
         self.pass_over(task, mode, partial(self._mode_loss, mode, valid, table_S))
-        row = None if self._resting is None else self._true_log_probs(mode, task.train, valid)
-        return row, None if self._checkpoints is None else self._measured(task, mode, row)
+        return self._seen(task, mode, searching=self._checkpoints is not None)
 
-    def _take(self, mode: int, turn: Turn, holder: int = 0) -> None:
+    def _take(self, mode: int, turn: Turn, epoch: int, holder: int = 0) -> None:
         """What the other modes and the search need to know."""
         row, measured = turn
         if row is not None and self._resting is not None:
             self._resting[mode] = row
         if measured is not None:
-            self._keep(mode, (self.epochs_done or 0) + 1, *measured, holder)
+            self._keep(mode, epoch, *measured, holder)
 
     @property
     def _evaluates(self) -> bool:
@@ -268,12 +264,6 @@ class MOTA(AtOnce):
             rows.append(of_targets(log_probs, targets))
         return torch.logsumexp(torch.stack(rows), dim=0)
 
-    def _true_log_probs(self, mode: int, data: Data, valid: Valid) -> Tensor:
-        """log p_i(y|x) of one mode on the data, (S,)."""
-        with self.model.bound(self.modes.theta[mode], self.modes.buffers[mode]):
-            log_probs = log_probabilities(self.model, data, valid, self.forward)
-        return of_targets(log_probs, valid.targets(data.targets.to(log_probs.device)))
-
     def _teacher(self, mode: int, data: Data) -> Teacher:
         assert self.before is not None
         rows = slice(None) if self.shared_teacher else slice(mode, mode + 1)
@@ -292,16 +282,45 @@ class MOTA(AtOnce):
         held_out = self.search == "val" and task.val is not None and len(task.val) > 0
         return task.val if held_out and task.val is not None else task.train
 
-    def _measured(self, task: Task, mode: int, row_S: Tensor | None) -> tuple[Tensor, float]:
-        """p(true class) on the search data, and drift, of the mode as it is; `row_S` is log p on training."""
-        data = self._search_data(task)
-        looked_up = row_S is not None and data is task.train
-        if row_S is None or not looked_up:
-            row_S = self._true_log_probs(mode, data, self.valid(task.classes))
-        drift = self._energy(mode)
-        if self.distillation > 0:
-            drift += self.distillation * self._function_drift(mode, data)
-        return row_S.exp(), drift
+    def _seen(self, task: Task, mode: int, searching: bool) -> Turn:
+        """What is to be known of a mode as it is; no sample is evaluated twice."""
+        search, row, found = self._search_data(task), None, None
+        if self._resting is not None:
+            both = searching and search is task.train
+            row, distance = self._evaluated(task, mode, task.train, both)
+            found = (row, distance) if both else None
+        if not searching:
+            return row, None
+        row_S, distance = found or self._evaluated(task, mode, search, distance=True)
+        return row, (row_S.exp(), self._energy(mode) + self.distillation * distance)
+
+    @torch.no_grad()
+    def _evaluated(self, task: Task, mode: int, data: Data, distance: bool) -> tuple[Tensor, float]:
+        """log p_i(y|x) of one mode on the data (S,), and its distance in function space if asked."""
+        valid = self.valid(task.classes)
+        teacher = self._teacher_on(task, mode, data) if distance and self.distillation > 0 else None
+
+        def compute(batch: Batch) -> Tensor:
+            soft = None if teacher is None else teacher(batch)
+            logits = self.forward(batch.inputs)
+            own = of_targets(log_softmax(valid.logits(logits), dim=1), valid.targets(batch.targets))
+            if soft is None:
+                return own[:, None]
+            return torch.stack([own, distances(logits, soft, self._groups, self.temperature)], dim=1)
+
+        bound = self.model.bound(self.modes.theta[mode], self.modes.buffers[mode])
+        with bound, self.model.evaluating():
+            columns = over(data, compute, self.model.device).unbind(dim=1)
+        # Rounding may take a distance of zero below it.
+        return columns[0], max(0.0, float(columns[1].mean())) if len(columns) > 1 else 0.0
+
+    def _teacher_on(self, task: Task, mode: int, data: Data) -> Teacher:
+        """The mode's teacher on the data that is searched, made once."""
+        if data is task.train:
+            return self._teachers[mode]
+        if mode not in self._search_teachers:
+            self._search_teachers[mode] = self._teacher(mode, data)
+        return self._search_teachers[mode]
 
     def _keep(self, mode: int, epoch: int, probabilities_S: Tensor, drift: float, holder: int = 0) -> None:
         assert self._checkpoints is not None
@@ -314,24 +333,6 @@ class MOTA(AtOnce):
         super().assemble()
         if self._checkpoints is not None:
             self._checkpoints.collect()
-
-    @torch.no_grad()
-    def _function_drift(self, mode: int, data: Data) -> float:
-        """Distillation distance to the teacher on the search data."""
-        if mode not in self._search_teachers:
-            self._search_teachers[mode] = self._teacher(mode, data)
-        teacher, total = self._search_teachers[mode], 0.0
-
-        def summed(batch: Batch) -> Tensor:
-            soft = teacher(batch)
-            with self.model.bound(self.modes.theta[mode], self.modes.buffers[mode]), self.model.evaluating():
-                logits = self.forward(batch.inputs)
-            distance = float(distillation(logits, soft, self._groups, self.temperature))
-            return torch.tensor([len(batch.index) * distance], dtype=torch.float64)
-
-        for batch in on_device(data.batches(in_order(len(data))), self.model.device):
-            total += float(in_pieces(summed, batch).sum())
-        return max(0.0, total / len(data))  # rounding may take a distance of zero below it
 
     def _rewind(self) -> None:
         assert self._checkpoints is not None
