@@ -1,0 +1,240 @@
+"""What one and two processes, and 1 to 8 runs at a time, get done here; every process on one thread.
+
+    python benchmarks/scaling_measure.py [--json PATH] [--rounds N] [--seconds S] [--runs 1,2,4,8] [--batch N]
+
+ResNet-18 at 32x32. `together` is a run on one process and on two (data parallel, the same whole batch),
+`modes` an epoch of MOTA's second task with two modes, trained by one process and by two that own one each.
+Both are measured in the same two processes, which take turns: the first works alone while the second waits,
+then both work together; what counts is the median of the rounds' ratios. `reduce` is the time to add up
+numbers over two processes, `apart` so many runs that know nothing of each other. scaling_model.py makes a
+model of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from manymodes import MOTA, Finetune, Task, distributed
+from manymodes.models import resnet18
+from manymodes.modes import Modes
+from manymodes.strategies.base import Strategy
+from manymodes.task import TensorData
+
+STEPS = 2  # in an epoch
+SIZES = (10_000, 100_000, 1_000_000, 4_000_000, 11_181_642)
+
+
+# ---- in a process of its own ------------------------------------------------------------------------------
+
+
+def task(samples: int, name: str = "one") -> Task:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(samples, 3, 32, 32, generator=generator)
+    data = TensorData(inputs, torch.arange(samples) % 10)
+    return Task(name, data, None, None, tuple(range(10)))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return resnet18(outputs=10)
+
+
+def stepper(learner: Strategy, given: Task) -> Callable[[], None]:
+    """Each call is an epoch in the middle of the task."""
+    learner.before = Modes(learner.modes.theta.clone(), learner.modes.buffers.clone())
+    learner._num_outputs, learner.epochs_done = 10, 0
+    learner.begin(given)
+    learner.prepare(given)
+
+    def epoch() -> None:
+        learner.epoch(given)
+        learner.epochs_done = (learner.epochs_done or 0) + 1
+
+    return epoch
+
+
+def finetune(batch: int) -> Strategy:
+    return Finetune(network(), epochs=100, batch_size=batch, device="cpu")
+
+
+def mota(batch: int) -> Strategy:
+    """After task 1; what an epoch costs beside training and looking up is left out."""
+    options: dict[str, Any] = {"backtracking": False, "drift": "fisher", "strength": 0.0}
+    learner = MOTA(network(), epochs=1, batch_size=batch, device="cpu", mode_parallel=True, **options)
+    learner.learn(task(2 * batch, "zero"))
+    learner.epochs = 100
+    return learner
+
+
+def in_turns(make: Callable[[int], Strategy], batch: int, rounds: int) -> list[tuple[float, float]]:
+    """Images per second of an epoch by one process and by both, round by round; the first warms up."""
+    given, learner, found = task(STEPS * batch), make(batch), []
+    both, alone = stepper(learner, given), None
+    if distributed.first():
+        with distributed.apart():
+            alone = stepper(make(batch), given)
+    images = STEPS * batch * len(learner.modes)
+    for _ in range(rounds + 1):
+        started = time.perf_counter()
+        if alone is not None:
+            with distributed.apart():
+                alone()
+        turn = time.perf_counter()
+        distributed.anyone(False)  # the second has waited here
+        began = time.perf_counter()
+        both()
+        found.append((images / (turn - started), images / (time.perf_counter() - began)))
+    return found[1:]
+
+
+def reduce() -> dict[int, float]:
+    """Seconds to add up so many numbers."""
+    found = {}
+    for size in SIZES:
+        numbers, seconds = torch.zeros(size), []
+        for _ in range(7):
+            started = time.perf_counter()
+            distributed.sum_(numbers)
+            seconds.append(time.perf_counter() - started)
+        found[size] = median(seconds[2:])
+    return found
+
+
+def apart(batch: int, seconds: float, folder: Path, number: int) -> float:
+    """Images per second of a run beside others: all begin when all are ready."""
+    learner, done = Finetune(network(), epochs=10**6, batch_size=batch, device="cpu"), [0.0, 0.0]
+
+    class Over(Exception):
+        pass
+
+    def on_event(event: Any) -> None:
+        now = time.perf_counter()
+        if not done[0]:
+            (folder / str(number)).touch()
+            while not (folder / "go").exists():
+                time.sleep(0.01)
+            done[0] = time.perf_counter()
+            return
+        done[1] += batch
+        if now - done[0] > seconds:
+            raise Over(done[1] / (now - done[0]))
+
+    try:
+        learner.learn(task(batch), on_event=on_event)
+    except Over as over:
+        return float(over.args[0])
+    raise AssertionError
+
+
+def work(words: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    with distributed.joined():
+        if words.work == "apart":
+            found: Any = apart(words.batch, words.seconds, Path(words.folder), words.number)
+        elif words.work == "reduce":
+            found = reduce()
+        else:
+            found = in_turns(mota if words.work == "modes" else finetune, words.batch, words.rounds)
+        if distributed.first():
+            print(json.dumps(found))
+
+
+# ---- who starts them --------------------------------------------------------------------------------------
+
+
+def start(what: str, *more: object, rank: int = 0, world: int = 1, port: int = 0) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if world > 1:
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+    command = [sys.executable, __file__, "--work", what, *map(str, more)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def answer(processes: list[subprocess.Popen[str]]) -> list[Any]:
+    told = [process.communicate()[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes)
+    return [json.loads(line) for line in told if line]
+
+
+def with_processes(what: str, count: int, *more: object) -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return answer([start(what, *more, rank=rank, world=count, port=port) for rank in range(count)])[0]
+
+
+def side_by_side(count: int, batch: int, seconds: float) -> list[float]:
+    with tempfile.TemporaryDirectory() as folder:
+        more = ("--batch", batch, "--seconds", seconds, "--folder", folder)
+        processes = [start("apart", *more, "--number", number) for number in range(count)]
+        while len(list(Path(folder).iterdir())) < count:
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.01)
+        (Path(folder) / "go").touch()
+        return answer(processes)
+
+
+def measured(words: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "batch": words.batch,
+        "together": {},
+        "modes": {},
+        "apart": {},
+        "cores": os.cpu_count(),
+    }
+    for what in ("together", "modes"):
+        rounds = words.rounds if what == "together" else 3
+        turns = with_processes(what, 2, "--batch", words.batch, "--rounds", rounds)
+        ratio = median(both / alone for alone, both in turns)
+        best = max(alone for alone, _ in turns)
+        found[what] = {"1": best, "2": max(both for _, both in turns), "ratio": ratio, "rounds": turns}
+        shown = ", ".join(f"{both / alone:.2f}" for alone, both in turns)
+        print(
+            f"{what}: {best:.0f} images per second alone, two processes {ratio:.2f} x ({shown})", flush=True
+        )
+    found["reduce"] = with_processes("reduce", 2)
+    for count in map(int, words.runs.split(",")):
+        rates = side_by_side(count, 128, words.seconds)
+        found["apart"][str(count)] = sum(rates)
+        print(f"{count} runs at a time: {sum(rates):.0f} images per second together", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--runs", default="1,2,4,8")
+    parser.add_argument("--batch", type=int, default=512)
+    for hidden in ("--work", "--folder"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.work:
+        work(words)
+        return
+    found = measured(words)
+    if words.json:
+        words.json.parent.mkdir(parents=True, exist_ok=True)
+        words.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
