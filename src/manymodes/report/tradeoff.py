@@ -99,7 +99,9 @@ def chart(experiment: Experiment, palette: Palette) -> Chart:
         several.mark_point(size=130, opacity=1).encode(
             x=x, y=y, color=color, shape=shaped("label", palette.names, "method"), opacity=seen, tooltip=tips
         ),
-        several.mark_text(dx=8, dy=-12, align="left", fontSize=11).encode(x=x, y=y, text="name:N", opacity=seen),
+        several.mark_text(dx=8, dy=-12, align="left", fontSize=11).encode(
+            x=x, y=y, text="name:N", opacity=seen
+        ),
     )
     return Chart(
         "tradeoff",
