@@ -5,7 +5,7 @@ READY := .venv/.ready
 # The torch wheel the constraints name; anything newer pulls gigabytes of GPU packages on some machines.
 TORCH := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
 
-.PHONY: help demo test lint types torture fuzz bench docs dist clean
+.PHONY: help demo test lint types torture fuzz guided bench docs dist clean
 help:            ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -36,6 +36,7 @@ test: lint types ## everything: ruff, mypy, import-linter, doctests, pytest
 
 KILLS ?= 100
 CASES ?= 2000
+SECONDS ?= 600
 torture: $(READY) ## kill, starve and damage runs of every strategy; a table of what was tried, survived and lost
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills $(KILLS) --cases 0
 
@@ -43,6 +44,9 @@ fuzz: $(READY)   ## hostile files: 2,000 of each kind (CASES=...)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills 0 --cases $(CASES)
 
 BENCH_ARGS ?=
+guided: $(READY) ## fuzzing guided by coverage, where our own code reads bytes (needs atheris; SECONDS=...)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.guided $(SECONDS)
+
 bench: $(READY)  ## speed and memory beside their bounds, one table; JSON and picture in benchmarks/results
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 

@@ -93,7 +93,11 @@ class Configs(Kind):
         rest = st.dictionaries(others | st.text(max_size=6), VALUES, max_size=2)
         built = st.tuples(parts, rest).map(lambda pair: self.good | pair[0] | pair[1])
         as_yaml = st.one_of(built, VALUES).map(lambda value: yaml.dump(value).encode())
-        return edited(yaml.safe_dump(self.good).encode()) | as_yaml | as_yaml.flatmap(lambda d: edited(d, 2))
+        return edited(self.text()) | as_yaml | as_yaml.flatmap(lambda d: edited(d, 2))
+
+    def text(self) -> bytes:
+        """A good file."""
+        return yaml.safe_dump(self.good).encode()
 
     def use(self, data: bytes) -> None:
         path = self.write("config.yaml", data)
