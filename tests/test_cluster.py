@@ -17,7 +17,7 @@ from rich.console import Console
 from manymodes import cli, cluster
 from manymodes.cluster import Cluster
 from manymodes.config import Config
-from manymodes.errors import DamagedFile
+from manymodes.errors import DamagedFile, UserError
 from manymodes.grid import execute_all
 from manymodes.interrupts import Interrupted
 from manymodes.jobs import Outcome
@@ -217,6 +217,26 @@ def test_what_a_person_sees():
 def test_a_mistake_is_one_line(words, message, capsys):
     assert cli.main(["compare", "--strategies", "finetune", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "expected"), [(None, 0, 0.0), (None, 2, 1.0), (0.5, 2, 0.5), (0, 2, 0), (4, 2, 4)]
+)
+def test_the_share_of_a_gpu(wanted, there, expected, capsys, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    class Ray:
+        @staticmethod
+        def cluster_resources():
+            return {"CPU": 2.0} | ({"GPU": float(there)} if there else {})
+
+    assert cluster._gpus(Ray, Cluster("auto", wanted)) == expected
+    assert ("waiting for a machine with a GPU" in capsys.readouterr().out) == (expected > there)
+    if expected > there:
+        with pytest.raises(
+            UserError, match="this machine has 2 GPUs; give less, or the --address of a cluster"
+        ):
+            cluster._gpus(Ray, Cluster(None, wanted))
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch, tmp_path, capsys):

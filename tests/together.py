@@ -64,6 +64,16 @@ def everything() -> dict[str, Any]:
     return {str(case): learnt(case, number) for number, case in enumerate(all_cases())}
 
 
+def in_pieces(size: int) -> list[Any]:
+    """Rehearsal adds up two means over samples of different numbers, here in pieces of `size` (0: whole)."""
+    module = Lab(Case("er"), "mlp").module()
+    options = {"epochs": 2, "batch_size": 15, "lr": 5e-3, "device": "cpu", "micro_batch": size}
+    learner = Case("er").cls(Double(module), **options)
+    for task in tasks():
+        learner.learn(task)
+    return [learner.modes.theta]
+
+
 def normalised(inputs: Tensor, norm: nn.Module, weights: Tensor) -> list[Tensor]:
     """Output, gradients and statistics of a BatchNorm on this process's part of the inputs."""
     rows = distributed.part(torch.arange(len(inputs)))
@@ -105,6 +115,7 @@ def main() -> None:
         told = {
             "learners": everything(),
             "norms": norms(),
+            "in pieces": in_pieces(3),
             "few": distributed.part(torch.arange(1)),
             "gathered": distributed.gather(distributed.part(torch.arange(5)), 5),
             "balance": float(distributed.balance(3 - rank, 4, torch.device("cpu"))),
