@@ -19,3 +19,21 @@ class Scattering(nn.Module):
 
 def scattering(outputs: int) -> nn.Module:
     return Scattering(outputs)
+
+
+class Wide(nn.Module):
+    """Any images, one linear layer of some width before the head."""
+
+    def __init__(self, inputs: int, outputs: int, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(inputs)
+        return logits
+
+
+def wide(inputs: int, outputs: int, width: int = 4) -> nn.Module:
+    return Wide(inputs, outputs, width)

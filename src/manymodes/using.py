@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from manymodes import foreign
 from manymodes.errors import UserError, require, unknown
 from manymodes.modes import joint
 from manymodes.preparation import Preparation, preparation_of
@@ -172,7 +173,12 @@ def _check_inputs(learner: Strategy, data: Data, stream: Stream) -> None:
     )
 
 
-def open_learner(run: str | Path, **options: Any) -> tuple[Strategy, Path]:
-    """The learner of a run directory or file, and its file."""
+def open_learner(
+    run: str | Path, *, model: str | None = None, strategy: str | None = None, **options: Any
+) -> tuple[Strategy, Path]:
+    """The learner of a run directory or file, and its file.
+
+    `model` and `strategy` are the import paths of those that are a person's own.
+    """
     path = learner_file(run)
-    return load(path, **options), path
+    return load(path, **foreign.given(path, model, strategy), **options), path

@@ -10,7 +10,7 @@ from typing import Any
 from manymodes.commands.options import Parser, split
 from manymodes.errors import UserError, require, unknown
 
-OWN = ("stream", "out", "device", "help", "h")
+OWN = ("stream", "out", "device", "model", "strategy", "help", "h")
 USAGE = """usage: manymodes evaluate RUN [--stream NAME] [--OPTION VALUE ...] [--out FILE.json] [--device cpu]
 
 Accuracy, NLL and calibration error of a finished learner on the test data of every task.
@@ -19,7 +19,8 @@ Accuracy, NLL and calibration error of a finished learner on the test data of ev
   --stream NAME  which stream (default: the run's own, with its options)
   --OPTION       the stream's options, e.g. --scenario class --seed 1 (--stream.seed 1 is the same)
   --out FILE     write the numbers as JSON too
-  --device       auto, cpu, cuda"""
+  --device       auto, cpu, cuda
+  --model, --strategy  your own, where it was: my.module:make, my.module:Class"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,7 +38,9 @@ def main(argv: Sequence[str]) -> int:
     from manymodes import files
     from manymodes.using import evaluate_stream, open_learner
 
-    learner, _ = open_learner(argv[0], device=given.get("device", "auto"))
+    learner, _ = open_learner(
+        argv[0], model=given.get("model"), strategy=given.get("strategy"), device=given.get("device", "auto")
+    )
     name, options = _stream_of(argv[0], given)
     from manymodes.streams import make_stream
 

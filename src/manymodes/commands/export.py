@@ -27,11 +27,15 @@ def main(argv: Sequence[str]) -> int:
                         help="One network instead of the modes: distil or mean.")  # fmt: skip
     parser.add_argument("--max_loss", type=float, default=0.01, help="Most accuracy that it may cost.")
     parser.add_argument("--data", type=str | None, default=None, help="Labelled samples to measure that on.")
+    parser.add_argument("--model", type=str | None, default=None, help="Your own network: my.module:make.")
+    parser.add_argument("--strategy", type=str | None, default=None, help="Your own: my.module:Class.")
     values = parser.parse_args([_plain(word) for word in argv])
     from manymodes.export import export
     from manymodes.using import open_learner, preparation_for
 
-    learner, path = open_learner(values.run, device="cpu", precision="fp32")
+    learner, path = open_learner(
+        values.run, model=values.model, strategy=values.strategy, device="cpu", precision="fp32"
+    )
     if values.average is not None:
         require(values.data is not None, "--average needs --data: labelled samples to measure its loss on")
         from manymodes.condense import condense

@@ -30,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--lr", type=float | None, default=None, help="Learning rate (default: the run's).")
     parser.add_argument("--batch_size", type=int | None, default=None, help="Samples in a step.")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda.")
+    parser.add_argument("--model", type=str | None, default=None, help="Your own network: my.module:make.")
+    parser.add_argument("--strategy", type=str | None, default=None, help="Your own: my.module:Class.")
     parser.add_argument("--skip_unreadable", type=bool, default=False, help="Leave out unreadable images.")
     values = parser.parse_args(_plain(argv))
     from manymodes.learning import learn_next
@@ -43,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     done = learn_next(
         values.run, values.data, name=values.name, val=values.val, held_out=values.held_out,
         max_forgetting=values.max_forgetting, skip_unreadable=values.skip_unreadable,
-        on_event=on_event, device=values.device, **changed,
+        on_event=on_event, model=values.model, strategy=values.strategy, device=values.device, **changed,
     )  # fmt: skip
     if done.before is not None:
         print(f"Held-out accuracy: {done.before:.3f} before, {done.after:.3f} after")

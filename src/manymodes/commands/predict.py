@@ -37,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--classes", type=str, default="", help="Only these labels, e.g. cat,dog.")
     parser.add_argument("--batch", type=int, default=256, help="Samples at a time.")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda.")
+    parser.add_argument("--model", type=str | None, default=None, help="Your own network: my.module:make.")
+    parser.add_argument("--strategy", type=str | None, default=None, help="Your own: my.module:Class.")
     parser.add_argument("--skip_unreadable", "--skip-unreadable", type=bool, default=False,
                         help="Leave out images that cannot be read.")  # fmt: skip
     given = ["--skip-unreadable=true" if word == "--skip-unreadable" else word for word in argv]
@@ -48,7 +50,9 @@ def main(argv: Sequence[str]) -> int:
     from manymodes.reading import readable, samples_of
     from manymodes.using import open_learner, predictions, preparation_for
 
-    learner, path = open_learner(values.run, device=values.device)
+    learner, path = open_learner(
+        values.run, model=values.model, strategy=values.strategy, device=values.device
+    )
     samples = samples_of(values.input, preparation_for(learner, path))
     if values.skip_unreadable:
         samples, wrong = readable(samples)
