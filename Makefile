@@ -5,7 +5,7 @@ READY := .venv/.ready
 # The torch wheel the constraints name; anything newer pulls gigabytes of GPU packages on some machines.
 TORCH := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
 
-.PHONY: help demo test lint types torture fuzz guided bench docs dist clean
+.PHONY: help demo test lint types torture fuzz guided bench avalanche docs dist clean
 help:            ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -50,6 +50,12 @@ guided: $(READY) ## fuzzing guided by coverage, where our own code reads bytes (
 bench: $(READY)  ## speed and memory beside their bounds, one table; JSON and picture in benchmarks/results
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
+avalanche:       ## tests of MOTA as a strategy of Avalanche, in an environment of their own
+	$(PYTHON) -m venv .venv-avalanche
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" torchvision==0.28.0
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check -e ".[avalanche]" pytest hypothesis
+	OMP_NUM_THREADS=1 .venv-avalanche/bin/python -m pytest tests/test_contrib_avalanche.py
+
 docs: $(READY)   ## the site, in site/index.html; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -58,4 +64,4 @@ dist: $(READY)   ## wheel and sdist, in dist/
 	$(BIN)/python -m build --no-isolation
 
 clean:           ## remove the virtual environment and caches
-	rm -rf .venv build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-avalanche build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,6 +1,6 @@
 """MOTA in a script that uses Avalanche: its benchmark, its metrics, its loggers, one line for the strategy.
 
-Run: python examples/avalanche_mota.py     (needs `pip install avalanche-lib==0.6.0` beside manymodes)
+Run: python examples/avalanche_mota.py     (needs `pip install "manymodes[avalanche]"`)
 """
 
 import sys
@@ -19,7 +19,7 @@ try:
     from avalanche.training import Naive
     from avalanche.training.plugins import EvaluationPlugin
 except ImportError:
-    sys.exit("this example needs Avalanche: pip install avalanche-lib==0.6.0")
+    sys.exit("this example needs Avalanche: pip install 'manymodes[avalanche]'")
 
 from manymodes.contrib.avalanche import MOTA, ManyModes
 

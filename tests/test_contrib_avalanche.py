@@ -17,7 +17,7 @@ with suppress(Exception):  # a torchvision for another torch lacks two operators
         _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 pytest.importorskip(
-    "avalanche", reason="needs Avalanche: pip install avalanche-lib==0.6.0", exc_type=Exception
+    "avalanche", reason="needs Avalanche: pip install manymodes[avalanche]", exc_type=Exception
 )
 
 from avalanche.benchmarks import tensors_benchmark
@@ -152,4 +152,4 @@ def test_without_avalanche_it_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert "pip install" in done.stdout
-    assert "avalanche-lib" in done.stdout
+    assert "manymodes[avalanche]" in done.stdout

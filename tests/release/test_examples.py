@@ -65,8 +65,8 @@ def test_the_one_for_avalanche(installed, tmp_path):
     done = installed.run("python", "-c", lacking + start, cwd=tmp_path)
     if "needs Avalanche" in done.stderr:
         assert done.returncode == 1
-        assert "pip install avalanche-lib==0.6.0" in done.stderr
-        pytest.skip("needs Avalanche: pip install avalanche-lib==0.6.0")
+        assert "pip install 'manymodes[avalanche]'" in done.stderr
+        pytest.skip("needs Avalanche: pip install manymodes[avalanche]")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Top1_Acc_Stream" in done.stdout
     assert "MOTA  " in done.stdout

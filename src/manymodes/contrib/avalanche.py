@@ -32,7 +32,7 @@ try:
     from avalanche.training.templates import SupervisedTemplate
 except (ImportError, RuntimeError) as error:  # a torchvision that does not fit raises RuntimeError
     raise UserError(
-        f'manymodes.contrib.avalanche needs Avalanche: pip install "avalanche-lib>=0.6" ({error})'
+        f'manymodes.contrib.avalanche needs Avalanche: pip install "manymodes[avalanche]" ({error})'
     ) from None
 
 NEVER = -27.6  # log-probability of an output that is not valid: as good as none, and finite
