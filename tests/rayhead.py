@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from manymodes.cluster import LOOPBACK
+from manymodes.connection import LOOPBACK
 
 # The cluster and whoever connects to it in a test: a secret of their own, loopback only.
 ENVIRONMENT = {

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from manymodes import cli, cluster
-from manymodes.cluster import Cluster
+from manymodes import cli, cluster, connection
+from manymodes.away import Printed
 from manymodes.config import Config
+from manymodes.connection import Cluster
 from manymodes.errors import DamagedFile, UserError
 from manymodes.grid import execute_all
 from manymodes.interrupts import Interrupted
@@ -186,6 +187,14 @@ def test_a_search_has_its_trials_done_there(connected, tmp_path):
     assert best.value == pytest.approx(sum(by_hand) / 2)
 
 
+def test_what_is_printed_elsewhere_is_told_in_lines():
+    printed = Printed()
+    print("a whole line\nhalf", end="", file=printed)
+    assert printed.taken() == ["a whole line"]
+    print(" of one", file=printed)
+    assert (printed.taken(), printed.taken()) == (["half of one"], [])
+
+
 def test_what_a_person_sees():
     console = Console(file=StringIO(), force_terminal=True, width=100, legacy_windows=False)
     with Overview({1: "mota seed 0", 2: "ewc seed 0", 3: "er seed 0"}, 4, console) as overview:
@@ -230,13 +239,13 @@ def test_the_share_of_a_gpu(wanted, there, expected, capsys, monkeypatch):
         def cluster_resources():
             return {"CPU": 2.0} | ({"GPU": float(there)} if there else {})
 
-    assert cluster._gpus(Ray, Cluster("auto", wanted)) == expected
+    assert connection.gpus(Ray, Cluster("auto", wanted)) == expected
     assert ("waiting for a machine with a GPU" in capsys.readouterr().out) == (expected > there)
     if expected > there:
         with pytest.raises(
             UserError, match="this machine has 2 GPUs; give less, or the --address of a cluster"
         ):
-            cluster._gpus(Ray, Cluster(None, wanted))
+            connection.gpus(Ray, Cluster(None, wanted))
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch, tmp_path, capsys):

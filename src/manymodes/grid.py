@@ -10,15 +10,16 @@ from typing import Any
 import torch
 
 from manymodes import distributed
-from manymodes.cluster import Cluster, Run, on_cluster
+from manymodes.cluster import on_cluster
 from manymodes.config import Config
+from manymodes.connection import Cluster
 from manymodes.errors import UserError, require
 from manymodes.interrupts import Interrupted, Stop
 from manymodes.jobs import Outcome, in_processes
 from manymodes.overview import Overview
 from manymodes.progress import Progress
 from manymodes.runfiles import RunFiles
-from manymodes.sweep import execute, finished
+from manymodes.sweep import Run, execute, finished
 
 OnResult = Callable[[Config, dict[str, Any]], None]
 

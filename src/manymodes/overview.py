@@ -53,6 +53,10 @@ class Overview:
         self._under_way.pop(number, None)
         self.console.print(Text(f"manymodes: {self.names[number]}: {why}"), soft_wrap=True)
 
+    def said(self, number: int, line: str) -> None:
+        """A line that a run printed where nobody sees it."""
+        self.console.print(Text(f"{self.names[number]}: {line}"), soft_wrap=True)
+
     def ended(self, outcome: Outcome) -> None:
         """A run is over."""
         self._under_way.pop(outcome.number, None)

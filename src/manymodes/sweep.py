@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,14 @@ from manymodes.trajectory import Trajectory
 
 View = Callable[[Stream], Stream]
 SMALL = 300_000  # networks up to this many parameters are faster on one thread
+
+
+class Run(NamedTuple):
+    """A configuration, its directory and how it is executed (keyword arguments of `execute`)."""
+
+    config: Config
+    path: Path
+    options: dict[str, Any]
 
 
 def execute(

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import yaml
 
-from manymodes.cluster import Cluster, Run
 from manymodes.config import Config, build_learner, build_stream, plain
+from manymodes.connection import Cluster
 from manymodes.environment import pinned
 from manymodes.errors import TrainingDiverged, UserError, require
 from manymodes.files import read_json, reason, write_json, write_text
@@ -28,7 +28,7 @@ from manymodes.jobs import Outcome
 from manymodes.locks import claim
 from manymodes.run import evaluate
 from manymodes.spaces import Space
-from manymodes.sweep import SMALL
+from manymodes.sweep import SMALL, Run
 from manymodes.train import seed_of
 from manymodes.validation import validation_stream
 

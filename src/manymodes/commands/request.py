@@ -14,7 +14,7 @@ from manymodes.logs import parse_loggers
 from manymodes.trajectory import WHEN
 
 if TYPE_CHECKING:
-    from manymodes.cluster import Cluster
+    from manymodes.connection import Cluster
 
 NAMES = ("out", "seeds", "seed", "jobs", "engine", "address", "gpus_per_run", "threads", "deterministic",
          "checkpoint_every", "record_trajectory", "log", "tune_loop", "resume", "profile",
@@ -134,7 +134,7 @@ def cluster_of(engine: str, address: str | None, gpus_per_run: float | None) -> 
         raise UserError(
             f"gpus_per_run must be a share from 0 to 1, or a whole number of GPUs, not {gpus_per_run:g}"
         )
-    from manymodes.cluster import Cluster
+    from manymodes.connection import Cluster
 
     return Cluster(address, gpus_per_run)
 
