@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, get_type_hints
 
 import docstring_parser
@@ -33,6 +33,11 @@ def options_of(target: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[s
     >>> options_of(make, skip=("inputs",))
     {'width': Option(name='width', type=<class 'float'>, default=1.0, help='How wide.')}
     """
+    return dict(_options_of(target, skip))
+
+
+@lru_cache(maxsize=256)  # a run asks for the same ones twenty times, and parsing docstrings takes milliseconds
+def _options_of(target: Callable[..., Any], skip: tuple[str, ...]) -> dict[str, Option]:
     classes = target.__mro__[:-1] if isinstance(target, type) else ()
     functions = [vars(c)["__init__"] for c in classes if "__init__" in vars(c)] or [target]
     docs = [c.__doc__ for c in classes] or [_whole(target).__doc__]
