@@ -36,7 +36,9 @@ def options_of(target: Callable[..., Any], skip: tuple[str, ...] = ()) -> dict[s
     return dict(_options_of(target, skip))
 
 
-@lru_cache(maxsize=256)  # a run asks for the same ones twenty times, and parsing docstrings takes milliseconds
+@lru_cache(
+    maxsize=256
+)  # a run asks for the same ones twenty times, and parsing docstrings takes milliseconds
 def _options_of(target: Callable[..., Any], skip: tuple[str, ...]) -> dict[str, Option]:
     classes = target.__mro__[:-1] if isinstance(target, type) else ()
     functions = [vars(c)["__init__"] for c in classes if "__init__" in vars(c)] or [target]
