@@ -33,7 +33,8 @@ from manymodes.sweep import threads_for
 from manymodes.task import Batch, Task
 from manymodes.train import shuffled, to_device, training_batches
 
-SECONDS, ROUNDS = 3.0, 15  # the measuring ends after either (one round is done in any case)
+SECONDS, ROUNDS = 3.0, 15  # the measuring ends after either,
+LEAST = 3  # but not before so many rounds: a single step tells more of what else the machine does
 WORTH = 0.95  # another loop is taken if its step takes at most this share of the present one's
 
 Loop = dict[str, Any]  # the options layout, precision and compile
@@ -124,9 +125,9 @@ def _seconds(learner: Strategy, task: Task, batch: Batch, loops: list[Loop]) -> 
     for loop in loops:
         step(loop)  # allocates, compiles
     started, least = time.perf_counter(), [float("inf")] * len(loops)
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         least = [min(known, step(loop)) for known, loop in zip(least, loops, strict=True)]
-        if distributed.agreed(time.perf_counter() - started) > SECONDS:
+        if number + 1 >= LEAST and distributed.agreed(time.perf_counter() - started) > SECONDS:
             break
     return least
 
