@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,11 +165,21 @@ def _print_one(details: dict[str, Any]) -> None:
             _print_matrix(value)
         elif isinstance(value, dict):
             print(f"{key}:")
-            for name, entry in value.items():
-                print(f"  {name}: {entry}")
+            _print_mapping(value)
         elif value not in ("", None, []):
             shown = {"average accuracy": "{:.1%}", "seconds": "{:.1f}"}.get(key, "{}").format(value)
             print(f"{key}: {', '.join(value) if isinstance(value, list) else shown}")
+
+
+def _print_mapping(value: dict[str, Any]) -> None:
+    """Numbers and words in one paragraph, each part of a configuration in one of its own."""
+    plain = {name: entry for name, entry in value.items() if not isinstance(entry, dict)}
+    parts = {name: entry for name, entry in value.items() if isinstance(entry, dict)}
+    for name, part in [*parts.items(), ("", plain)]:
+        told = ", ".join(f"{option} {entry}" for option, entry in part.items() if option != "name")
+        text = f"{name} {part.get('name', '')}: {told}" if name else told
+        if part:
+            print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    "))
 
 
 def _print_matrix(rows: Any) -> None:
