@@ -28,29 +28,9 @@ def test_the_real_stream_with_a_pretrained_network(scenario, cifar_dir, tmp_path
     weights = cifar_dir / "weights" / "resnet20-cifar10.safetensors"
     if not weights.exists():
         pytest.skip(f"real data absent: {weights}")
-    chosen = [] if scenario == "instance" else ["--stream.classes", "8"]
-    words = [
-        "run",
-        "--strategy",
-        "mota",
-        "--stream",
-        "split-cifar100",
-        "--scenario",
-        scenario,
-        "--tasks",
-        "2",
-    ]
-    words += [
-        "--data-dir",
-        str(cifar_dir),
-        *chosen,
-        "--epochs",
-        "1",
-        "--threads",
-        "1",
-        "--out",
-        str(tmp_path),
-    ]
+    typed = f"run --strategy mota --epochs 1 --fisher-samples 16 --threads 1 --out {tmp_path}"
+    typed += f" --stream split-cifar100 --data-dir {cifar_dir} --scenario {scenario} --tasks 2 --limit 40"
+    words = [*typed.split(), *([] if scenario == "instance" else ["--stream.classes", "8"])]
     assert cli.main([*words, "--model", "resnet20", "--weights", str(weights)]) == 0
     told = capsys.readouterr()
     assert f"weights from {weights}: 95 tensors loaded" in told.err
