@@ -1,6 +1,6 @@
 """Our methods against Avalanche's: what they reach on real digits, and what they cost beside a bare loop.
 
-    python benchmarks/peers.py [--what accuracy|time|all] [--seeds N] [--rounds N] [--epochs N]
+    python benchmarks/peers.py [--what time|accuracy|all] [--seeds N] [--rounds N] [--epochs N]
         [--threads N] [--clock wall|cpu] [--json PATH]
 
 Accuracy: the same network, initial weights, samples, order of samples and hyper-parameters, on the digits in
@@ -281,7 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--what", choices=("accuracy", "time", "all"), default="all")
+    parser.add_argument("--what", choices=("accuracy", "time", "all"), default="time")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--epochs", type=int, default=2, help="of the times")
@@ -291,7 +291,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     print(f"torch {torch.__version__}, {given.threads} threads")
-    result: dict[str, Any] = {"torch": torch.__version__, "threads": given.threads}
+    result: dict[str, Any] = {"torch": torch.__version__, "threads": given.threads, "must": TARGETS}
     if given.what != "accuracy":
         result["seconds"] = timed(given.rounds, given.epochs, CLOCKS[given.clock])
         result["ratios"] = show_time(result["seconds"], given.epochs)
