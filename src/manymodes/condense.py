@@ -93,8 +93,9 @@ def _distilled(learner: Strategy, data: TensorData, epochs: int, lr: float) -> F
     teachers, gaps_N = [], torch.zeros(len(learner.modes))
     with torch.no_grad():
         for group in groups:
-            log_probs_NSK = learner.mode_log_probs(data, learner.valid(group.tolist()))
-            teacher = joint(log_probs_NSK)
+            valid = learner.valid(group.tolist())
+            log_probs_NSK = learner.mode_log_probs(data, valid)
+            teacher = joint(log_probs_NSK, learner.log_weights(data, valid))
             gaps_N += (teacher.exp() * (teacher - log_probs_NSK)).sum(dim=2).mean(dim=1).cpu()
             teachers.append(teacher)
     start = int(gaps_N.argmin())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from manymodes.errors import UserError
+from manymodes.errors import UserError, require
 from manymodes.signature import Option, check_names, options_of
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ def fitted(config: Config, stream: Stream, budget: int) -> Config:
     from dataclasses import replace
 
     from manymodes.models import fit_width
+    from manymodes.strategies.registry import strategy_class
 
     modes = int(config.strategy.get("modes", 1))
     make: Callable[[float], nn.Module] = lambda width: build_model(  # noqa: E731
@@ -214,5 +215,11 @@ def fitted(config: Config, stream: Stream, budget: int) -> Config:
         raise UserError(f"model {config.model['name']!r} has no width option: equal capacity cannot be made")
     if modes == 1:
         return config
-    width = fit_width(make, budget // modes)
+    name = config.strategy["name"]
+    beside = strategy_class(name).beside(config.strategy, make(1.0), stream)
+    require(
+        beside < budget,
+        f"strategy {name!r} keeps {beside:,} numbers beside its modes, {budget:,} are allowed",
+    )
+    width = fit_width(make, (budget - beside) // modes)
     return replace(config, model=config.model | {"width": width})

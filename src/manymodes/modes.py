@@ -84,10 +84,14 @@ def pairwise_cosine(theta_NP: Tensor, layers: Sequence[slice]) -> Tensor:
     return torch.stack(grams).mean(dim=0)
 
 
-def joint(log_probs_NSC: Tensor) -> Tensor:
+def joint(log_probs_NSC: Tensor, log_weights_NS: Tensor | None = None) -> Tensor:
     """log rho = logsumexp over modes - log N: the average of the modes' distributions, in log space.
+
+    With weights (N, S), which sum to one over the modes, it is the weighted average.
 
     >>> joint(torch.tensor([[[0.5, 0.5]], [[0.0, 1.0]]]).log()).exp().tolist()
     [[0.25, 0.75]]
     """
+    if log_weights_NS is not None:
+        return torch.logsumexp(log_probs_NSC + log_weights_NS[:, :, None], dim=0)
     return torch.logsumexp(log_probs_NSC, dim=0) - math.log(len(log_probs_NSC))

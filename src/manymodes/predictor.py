@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from manymodes.preparation import Preparation
+from manymodes.resting import Resting
+from manymodes.strategies.allocation import flattened
 from manymodes.strategies.base import Strategy
 
 
@@ -28,6 +30,10 @@ class JointPredictor(nn.Module):
         super().__init__()
         # In a list, so that its parameters are not registered: the stacked ones take their places.
         self._net = [copy.deepcopy(learner.model.module).cpu().eval().requires_grad_(False)]
+        self.resting: nn.Module | None = None  # computed once for all modes
+        if isinstance(self._net[0], Resting):
+            self.resting, self._net = self._net[0].resting, [self._net[0].top]
+        self.look = learner.look(classes)
         self.batched, self.modes, self.preparation = batched, len(learner.modes), preparation
         self._names: list[str] = []
         for vectors, segments in (
@@ -35,6 +41,7 @@ class JointPredictor(nn.Module):
             (learner.modes.buffers, learner.model.buffer_segments),
         ):
             for name, where, shape in segments:
+                name = name.removeprefix("top.") if self.resting is not None else name
                 self.register_buffer(f"modes_{len(self._names)}", _stacked(vectors[:, where], shape))
                 self._names.append(name)
         for name, tensor in [*self._net[0].named_parameters(), *self._net[0].named_buffers()]:
@@ -57,6 +64,8 @@ class JointPredictor(nn.Module):
             x = raw.to(torch.float32)
             if not self.preparation.plain:
                 x = x * self.get_buffer("scale") + self.get_buffer("shift")
+        if self.resting is not None:
+            x = self.resting(x).flatten(1)
         stacked = {name: self.get_buffer(f"modes_{i}") for i, name in enumerate(self._names)}
         shared = {name: self.get_buffer("shared_" + name.replace(".", "_")) for name in self._shared}
 
@@ -70,7 +79,10 @@ class JointPredictor(nn.Module):
             modes = ({name: rows[i] for name, rows in stacked.items()} for i in range(self.modes))
             logits_NSC = torch.stack([logits(one) for one in modes])
         log_probs_NSK = torch.log_softmax(logits_NSC[:, :, self.get_buffer("columns")], dim=2)
-        joint_SK = torch.logsumexp(log_probs_NSK, dim=0) - math.log(self.modes)
+        if self.look is None:
+            joint_SK = torch.logsumexp(log_probs_NSK, dim=0) - math.log(self.modes)
+        else:
+            joint_SK = torch.logsumexp(log_probs_NSK + self.look(flattened(x))[:, :, None], dim=0)
         agree_NS = log_probs_NSK.argmax(dim=2) == joint_SK.argmax(dim=1)
         return joint_SK.exp(), agree_NS.to(torch.float32).mean(dim=0)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from manymodes.metrics import auroc
 from manymodes.modes import joint
 from manymodes.outputs import Valid
+from manymodes.resting import features_of
 from manymodes.strategies.base import Strategy
 from manymodes.task import Batch, Data
 from manymodes.train import in_order, seed_of
@@ -89,7 +90,10 @@ def robustness(
             )
             found.shifted.append(float(right.float().mean()))
         if unseen is not None:
-            inside, outside = (uncertainty(learner.mode_log_probs(d, valid)) for d in (test.data, unseen))
+            inside, outside = (
+                uncertainty(learner.mode_log_probs(d, valid), learner.log_weights(d, valid))
+                for d in (features_of(learner.model, test.data), features_of(learner.model, unseen))
+            )
             found.confidence.append(auroc(inside[0], outside[0]))
             if len(learner.modes) > 1:
                 found.disagreement.append(auroc(inside[1], outside[1]))
@@ -97,11 +101,12 @@ def robustness(
 
 
 def _best(learner: Strategy, data: Data, valid: Valid) -> Tensor:
-    return joint(learner.mode_log_probs(data, valid)).argmax(dim=1)
+    data = features_of(learner.model, data)
+    return joint(learner.mode_log_probs(data, valid), learner.log_weights(data, valid)).argmax(dim=1)
 
 
-def uncertainty(log_probs_NSK: Tensor) -> tuple[Tensor, Tensor]:
-    """Two scores a sample: 1 - max_c rho(c), and the modes' mutual information H(rho) - mean_i H(p_i).
+def uncertainty(log_probs_NSK: Tensor, log_weights_NS: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Two scores a sample: 1 - max_c rho(c), and the modes' mutual information H(rho) - sum_i w_i H(p_i).
 
     Modes that are each sure of another class are as unsure together as modes that are each unsure; only
     the second score tells them apart.
@@ -111,8 +116,11 @@ def uncertainty(log_probs_NSK: Tensor) -> tuple[Tensor, Tensor]:
     >>> [[round(float(v), 2) for v in score] for score in scores]
     [[0.5, 0.5], [0.69, 0.0]]
     """
-    rho_SK = joint(log_probs_NSK)
-    each = _entropy(log_probs_NSK).mean(dim=0)
+    rho_SK = joint(log_probs_NSK, log_weights_NS)
+    entropies_NS = _entropy(log_probs_NSK)
+    each = (
+        entropies_NS.mean(dim=0) if log_weights_NS is None else (log_weights_NS.exp() * entropies_NS).sum(0)
+    )
     return (1 - rho_SK.exp().max(dim=1).values).cpu(), (_entropy(rho_SK) - each).cpu()
 
 

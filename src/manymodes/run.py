@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from manymodes.errors import UserError
 from manymodes.modes import joint
 from manymodes.outputs import of_targets
 from manymodes.preparation import about
+from manymodes.resting import features_of
 from manymodes.robustness import robustness
 from manymodes.strategies.base import Event, Strategy
 from manymodes.strategies.registry import name_of
@@ -79,16 +80,17 @@ def run(
     evaluation only and never reaches the learner.
     """
     tests = [_TestOf.task(task) for task in stream]
+    seen = [replace(test, data=features_of(learner.model, test.data)) for test in tests]
     learner.about = about(stream, tests[0].data)
     record = record or Record(capacity=learner.modes.theta.numel())
     if not record.accuracy:
-        _evaluate(learner, stream, tests, 0, record)
+        _evaluate(learner, stream, seen, 0, record)
     if learner.rehearses and learner.tasks_learnt:
-        learner.recall([stream[t] for t in range(learner.tasks_learnt)])
+        learner.recall([learner.at_rest(stream[t]) for t in range(learner.tasks_learnt)])
     for number in range(record.tasks_done, len(stream)):
         if learner.tasks_learnt == number:
             _learn(learner, stream[number], record, on_event, on_epoch)
-        _evaluate(learner, stream, tests, number + 1, record)
+        _evaluate(learner, stream, seen, number + 1, record)
         if number + 1 == len(stream):
             _evaluate_robustness(learner, stream, tests, record)
         if on_task is not None:
@@ -169,14 +171,16 @@ def evaluate(
 ) -> tuple[float, float, float, list[float]]:
     """Accuracy, NLL, calibration error, and each mode's share of the true class's probability."""
     valid = learner.valid_for(data, classes)
-    log_probs_NSK = learner.mode_log_probs(data, valid)
+    data = features_of(learner.model, data)
+    log_probs_NSK, log_weights_NS = learner.mode_log_probs(data, valid), learner.log_weights(data, valid)
     odd_S = log_probs_NSK.isnan().any(dim=2).any(dim=0)
     if bool(odd_S.any()):
         first = int(odd_S.float().argmax())
         raise UserError(f"the prediction for test sample {first} is not a number: look at that input")
     targets = valid.targets(data.targets.to(log_probs_NSK.device))
-    probabilities = joint(log_probs_NSK).exp()
+    probabilities = joint(log_probs_NSK, log_weights_NS).exp()
     true = torch.stack([of_targets(rows, targets) for rows in log_probs_NSK])
+    true = true if log_weights_NS is None else true + log_weights_NS
     share = torch.softmax(true, dim=0).mean(dim=1)
     probs, labels = probabilities.cpu().numpy(), targets.cpu().numpy()
     return (

@@ -14,6 +14,7 @@ from manymodes.errors import UserError, require, unknown
 from manymodes.modes import joint
 from manymodes.preparation import Preparation, preparation_of
 from manymodes.reading import Samples
+from manymodes.resting import features_of
 from manymodes.run import evaluate
 from manymodes.saving import load
 from manymodes.strategies.base import Strategy
@@ -94,8 +95,9 @@ def predictions(
     for inputs, raw in samples.batches(batch):
         data = as_input(learner, raw)
         valid = learner.valid_for(data, wanted)
-        log_probs_NSK = learner.mode_log_probs(data, valid)
-        best = joint(log_probs_NSK).exp().max(dim=1)
+        seen = features_of(learner.model, data)
+        log_probs_NSK = learner.mode_log_probs(seen, valid)
+        best = joint(log_probs_NSK, learner.log_weights(seen, valid)).exp().max(dim=1)
         agreement = (log_probs_NSK.argmax(dim=2) == best.indices).float().mean(dim=0)
         for row, name in enumerate(inputs):
             label = names[valid.classes[int(best.indices[row])]]

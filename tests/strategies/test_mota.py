@@ -368,7 +368,7 @@ def test_the_three_drifts_are_three_methods():
 def test_without_a_fisher_distance_no_fisher_is_computed(monkeypatch):
     monkeypatch.setattr(mota_file.fisher, "diagonal_over", lambda *a, **k: pytest.fail("not needed"))
     learner = learn_all(mota(network(), drift="function"), tasks(2))
-    assert learner.springs == []
+    assert learner.springs == {}
     assert learner.storage()["importances"] == 0
 
 
@@ -377,7 +377,7 @@ def test_the_joint_fisher_is_the_smaller_one():
     first = tasks(1)[0]
     joint = mota(network(), fisher="joint").learn(first)
     own = mota(network(), fisher="mode").learn(first)
-    for a, b in zip(joint.springs, own.springs, strict=True):
+    for a, b in zip(joint.springs.values(), own.springs.values(), strict=True):
         assert (a.importance <= b.importance + 1e-12).all()
         assert a.importance.sum() < 0.9 * b.importance.sum()
 
@@ -388,7 +388,7 @@ def test_a_strong_spring_holds():
         learner = mota(network(), strength=strength, fisher="mode", backtracking=False)
         first, second = tasks(2)
         learner.learn(first)
-        before, energy = learner.modes.theta.clone(), [copy.copy(s) for s in learner.springs]
+        before, energy = learner.modes.theta.clone(), [copy.copy(s) for s in learner.springs.values()]
         learner.learn(second)
         drift.append(sum(float(Quadratic(s.anchor, s.importance, 1.0).value(t))
                          for s, t in zip(energy, learner.modes.theta, strict=True)))  # fmt: skip

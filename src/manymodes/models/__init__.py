@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from manymodes.models.build import build_model as build_model
     from manymodes.models.build import find_model as find_model
     from manymodes.models.cnn import small_cnn as small_cnn
+    from manymodes.models.frozen import topped as topped
     from manymodes.models.perceptron import mlp as mlp
     from manymodes.models.pretrained import Report as Report
     from manymodes.models.pretrained import load_weights as load_weights

@@ -49,6 +49,8 @@ def build_model(
     factory = find_model(name)
     shape = stream.input_shape
     offered = {"inputs": prod(shape), "channels": shape[0] if shape else 1, "outputs": stream.num_outputs}
+    if name == "topped" and weights is not None:  # they are those of the part that rests
+        options, weights = options | {"weights": weights}, None
     module = factory(**_arguments(name, factory, offered, options))
     require(
         isinstance(module, nn.Module),

@@ -28,7 +28,7 @@ def recorded(name: str) -> Callable[[Callable[P, M]], Callable[P, M]]:
             bound = inspect.signature(make).bind(*args, **kwargs)
             bound.apply_defaults()
             # a saved learner brings its own weights, and reads no other file
-            given = {k: v for k, v in bound.arguments.items() if k != "weights"}
+            given = {k: v for k, v in bound.arguments.items() if k not in ("weights", "cache")}
             options = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
             module.recipe = {"name": name, "options": options}  # type: ignore[assignment]
             return module

@@ -48,6 +48,11 @@ REGISTRY: dict[str, Entry] = {
     ),
     "resnet50": Entry(f"{_HERE}.resnet:resnet50", "torchvision's names", "23,528,522 parameters"),
     "resnet152": Entry(f"{_HERE}.resnet:resnet152", "torchvision's names", "58,164,298 parameters"),
+    "topped": Entry(
+        f"{_HERE}.frozen:topped",
+        "a frozen pretrained ResNet, and a perceptron on top that learns",
+        "0.6 M parameters that learn",
+    ),
 }
 
 LIBRARIES: dict[str, Library] = {

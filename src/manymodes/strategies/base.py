@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
@@ -23,10 +23,11 @@ from manymodes.modes import Modes, joint
 from manymodes.outputs import Valid, log_probabilities
 from manymodes.precision import PRECISIONS, exactness
 from manymodes.preparation import inputs_of
+from manymodes.resting import features_of
 from manymodes.signature import check_names, options_of
 from manymodes.strategies.checks import check_inputs, check_options, check_outputs, check_task, probe
 from manymodes.strategies.given import as_task, unlabelled
-from manymodes.task import Batch, Data, Task
+from manymodes.task import Batch, Data, Stream, Task
 from manymodes.train import (
     Mean,
     Optimiser,
@@ -201,6 +202,7 @@ class Strategy:
         distributed.same_(self.modes.theta, self.modes.buffers)
         outputs, undo = check_task(self, task), self._snapshot()
         self.about = self.about or {"input": inputs_of(task.train)}
+        task = self.at_rest(task)
         visible, close = (task, _nothing) if self.rehearses else task.guarded()
         self._num_outputs, self._emit = outputs, on_event or _silent
         try:
@@ -331,11 +333,12 @@ class Strategy:
         check_inputs("samples to predict", data)
         valid = self.valid_for(data, classes)
         try:
-            log_probs_NSK = self.mode_log_probs(data, valid)
+            data = features_of(self.model, data)
+            log_rho_SK = joint(self.mode_log_probs(data, valid), self.log_weights(data, valid))
         except RuntimeError:
             probe(self, data)  # says so if it is the inputs that do not fit
             raise
-        return valid.widen(joint(log_probs_NSK).exp())
+        return valid.widen(log_rho_SK.exp())
 
     def valid_for(self, data: Data, classes: Iterable[int] | None) -> Valid:
         """The valid outputs for some data; also works before anything is learnt."""
@@ -346,11 +349,29 @@ class Strategy:
 
     def mode_log_probs(self, data: Data, valid: Valid) -> Tensor:
         """Each mode's log-probabilities on the data, (N, S, K)."""
-        rows = []
+        rows, data = [], features_of(self.model, data)
         for theta, buffers in zip(self.modes.theta, self.modes.buffers, strict=True):
             with self.model.bound(theta, buffers), exactness(self.precision, self.model.device):
                 rows.append(log_probabilities(self.model, data, valid, self.forward))
         return torch.stack(rows)
+
+    def log_weights(self, data: Data, valid: Valid) -> Tensor | None:
+        """How much each mode counts for each sample, log w (N, S); None: all alike."""
+        return None
+
+    def look(self, classes: Sequence[int]) -> nn.Module | None:
+        """The same as a module on flattened inputs, for exported graphs."""
+        return None
+
+    @classmethod
+    def beside(cls, options: Mapping[str, Any], model: nn.Module, stream: Stream) -> int:
+        """Numbers kept beside the modes that predictions need; they count where capacities are made equal."""
+        return 0
+
+    def at_rest(self, task: Task) -> Task:
+        """The task as the resting part of the network sees it, if there is one: computed once."""
+        val = None if task.val is None else features_of(self.model, task.val)
+        return replace(task, train=features_of(self.model, task.train), val=val)
 
     def valid(self, classes: Iterable[int]) -> Valid:
         """These classes as valid outputs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Unpack
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from manymodes import fisher
+from manymodes import fisher, penalties
 from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
@@ -19,12 +20,14 @@ from manymodes.modes import Modes
 from manymodes.observe import Curves
 from manymodes.outputs import Valid, of_targets
 from manymodes.penalties import Quadratic, distances, distillation
+from manymodes.resting import Resting
+from manymodes.strategies.allocation import Allocation, flattened, numbers
 from manymodes.strategies.at_once import AtOnce, owner
 from manymodes.strategies.base import Strategy, Training
 from manymodes.strategies.checks import check_options
 from manymodes.strategies.ewc import ANCHORS, KINDS
 from manymodes.strategies.teachers import Teacher
-from manymodes.task import Batch, Data, Task
+from manymodes.task import Batch, Data, Stream, Task
 from manymodes.train import Mean, gradient, over
 
 CHOICES = {
@@ -35,6 +38,8 @@ CHOICES = {
     "order": ("fixed", "rigidity"),
     "search": ("val", "train"),
     "teacher": ("mode", "joint"),
+    "start": ("own", "latest", "heir"),
+    "weighting": ("equal", "familiar"),
 }
 
 
@@ -71,6 +76,14 @@ class MOTA(AtOnce):
         search_seconds: Time limit of the search; past it the best found is taken, with its certificate.
         mode_parallel: After task 1 modes learn at the same time, each on what the others were an epoch ago;
             several processes (torchrun) own some of the modes each and exchange little.
+        movers: How many modes a task moves, taking turns; 0: all of them, as in the paper.
+        start: Where a mode begins that moves for the first time: at its "own" vector (all modes learn task
+            1, apart), or, one mover at a time, at the "latest" mover's, owing nothing to that one's tasks
+            or everything ("heir": its springs and old outputs too).
+        weighting: How much each mode counts: "equal" is the paper; "familiar": as far as the input looks like
+            those of tasks that the mode learnt, among tasks with one of the valid outputs (Allocation).
+        sketch: How many numbers of an input are looked at for that.
+        sharpness: How surely tasks are told apart by that: densities are taken to this power.
         **training: See Strategy.
     """
 
@@ -101,16 +114,23 @@ class MOTA(AtOnce):
         search: str = "val",
         search_seconds: float = 10.0,
         mode_parallel: bool = False,
+        movers: int = 0,
+        start: str = "own",
+        weighting: str = "equal",
+        sketch: int = 128,
+        sharpness: float = 0.125,
         **training: Unpack[Training],
     ) -> None:
         super().__init__(model, modes=modes, separation=separation, mode_parallel=mode_parallel, **training)
         check_options(
             strength=strength, distillation=distillation, temperature=temperature, joint_weight=joint_weight,
             fisher_samples=fisher_samples, drift_weight=drift_weight, search_seconds=search_seconds,
+            movers=movers, sketch=sketch, sharpness=sharpness,
         )  # fmt: skip
         require(joint_weight <= 1, f"joint_weight must be a number from 0 to 1, not {joint_weight!r}")
         given = {"fisher": fisher, "fisher_kind": fisher_kind, "anchor": anchor, "drift": drift,
-                 "order": order, "search": search, "teacher": teacher}  # fmt: skip
+                 "order": order, "search": search, "teacher": teacher,
+                 "start": start, "weighting": weighting}  # fmt: skip
         for option, value in given.items():
             if value not in CHOICES[option]:
                 raise unknown(option, value, CHOICES[option])
@@ -129,40 +149,77 @@ class MOTA(AtOnce):
             float(drift_weight),
             search_seconds,
         )
-        self.springs: list[Quadratic] = []
+        require(movers <= modes, f"movers={movers}: there are {modes} modes (0: all of them move)")
+        require(start == "own" or movers == 1, f"start={start!r} needs movers=1, not {movers}")
+        require(movers == 0 or not mode_parallel, f"mode_parallel needs movers=0 (all modes), not {movers}")
+        require(sketch > 0, f"sketch must be a whole number of at least 1, not {sketch!r}")
+        self.movers, self.start = movers, start
+        self.allocation = Allocation(modes, sketch, sharpness) if weighting == "familiar" else None
+        self.knows: list[list[int]] = [[] for _ in range(modes)]  # the tasks that a mode is held to
+        self.springs: dict[int, Quadratic] = {}
         self.choice: Choice | None = None
         self.surface: dict[str, Any] | None = None  # what it was chosen from, for reports
         self._checkpoints: Checkpoints | None = None
         self._curves = Curves(0, 1)  # like the checkpoints, but the losers too, and without weights
-        self._groups: list[Tensor] = []
-        self._teachers: list[Teacher] = []
+        self._groups: dict[int, list[Tensor]] = {}
+        self._teachers: dict[int, Teacher] = {}
         self._search_teachers: dict[int, Teacher] = {}
         self._resting: Tensor | None = None  # each mode's log p(true class) on the training data, (N, S)
         self._at_rest: Modes | None = None  # the modes as they were when the epoch began, for mode_parallel
         self._distance = Mean()  # the function distance over the present pass, for the report
 
+    @property
+    def moving(self) -> list[int]:
+        """The modes that the present task moves."""
+        count = len(self.modes)
+        if self.movers == 0 or (self.start == "own" and self.tasks_learnt == 0):
+            return list(range(count))
+        return sorted((self.tasks_learnt * self.movers + turn) % count for turn in range(self.movers))
+
+    @property
+    def separating(self) -> bool:
+        """Not where a single mode learns task 1."""
+        return super().separating and len(self.moving) > 1
+
     def begin(self, task: Task) -> None:
         """From task 2 on, the untouched modes are the first checkpoints."""
+        if self.start != "own" and 0 < self.tasks_learnt < len(self.modes):
+            self._succeed(self.moving[0])
         super().begin(task)
         self.choice = self.surface = None
         self._checkpoints = None
         if self.tasks_learnt > 0 and self.backtracking:
-            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight, self.workspace)
-            self._curves = Curves(len(self.modes), self.epochs)
+            self._checkpoints = Checkpoints(len(self.moving), self.drift_weight, self.workspace)
+            self._curves = Curves(len(self.moving), self.epochs)
+
+    def _succeed(self, mode: int) -> None:
+        """A mode that never moved begins where the last mover stands."""
+        latest = mode - 1
+        self.modes.theta[mode].copy_(self.modes.theta[latest])
+        self.modes.buffers[mode].copy_(self.modes.buffers[latest])
+        self.before = Modes(self.modes.theta.clone(), self.modes.buffers.clone())
+        if self.start == "heir":
+            self.knows = [self.knows[latest] if m == mode else tasks for m, tasks in enumerate(self.knows)]
+            if latest in self.springs:
+                inherited = self.springs[latest].state_dict()
+                spring = Quadratic.from_state(inherited, self.strength, self.model.device)
+                assert spring is not None
+                self.springs = self.springs | {mode: spring}
 
     def prepare(self, task: Task) -> None:
         """Look up what rests while a mode moves: the others' probabilities, and the teachers'."""
-        self._resting, self._teachers, self._search_teachers = None, [], {}
+        self._resting, self._teachers, self._search_teachers = None, {}, {}
         if self.tasks_learnt == 0:
             return
-        modes = range(len(self.modes))
-        if len(modes) > 1 and self.joint_weight > 0 and not task.train.augments:
-            self._resting = self.modes.theta.new_empty(len(modes), len(task.train))
+        moving = self.moving
+        if len(moving) > 1 and self.joint_weight > 0 and not task.train.augments:
+            self._resting = self.modes.theta.new_empty(len(self.modes), len(task.train))
         if self.distillation > 0:
-            self._groups = self.old_groups()
-            self._teachers = [self._teacher(mode, task.train) for mode in modes]
+            known = {mode: [self.heads[t] for t in self.knows[mode]] for mode in moving}
+            self._groups = {m: penalties.old_groups(heads, self.model.device) for m, heads in known.items()}
+            self._teachers = {mode: self._teacher(mode, task.train) for mode in moving if known[mode]}
         searching = self._checkpoints is not None and self.epochs_done == 0
-        for mode in modes:
+        for mode in moving:
             self._take(mode, self._seen(task, mode, searching), epoch=0)
 
     def epoch(self, task: Task) -> None:
@@ -202,12 +259,12 @@ class MOTA(AtOnce):
     @property
     def _evaluates(self) -> bool:
         """Whether the other modes are evaluated on each batch, as there is nothing to look up."""
-        return self._resting is None and len(self.modes) > 1 and self.joint_weight > 0
+        return self._resting is None and len(self.moving) > 1 and self.joint_weight > 0
 
     def step(self, mode: int, batch: Batch, loss: Callable[[Batch], Tensor]) -> Tensor:
         """The springs' gradient is one fused multiply-add on the flat gradient."""
         value = gradient(self.model, loss, batch)
-        if self.springs and self.strength > 0:
+        if mode in self.springs and self.strength > 0:
             self.springs[mode].add_gradient(self.model.theta.data, self.model.grad)
         self.optimisers[mode].step()
         return value
@@ -219,8 +276,12 @@ class MOTA(AtOnce):
         if self._checkpoints is not None:
             self._rewind()
         self._checkpoints, self._resting = None, None
-        self._teachers, self._search_teachers, self._distance = [], {}, Mean()
+        self._teachers, self._search_teachers, self._distance = {}, {}, Mean()
         self._consolidate(task)
+        number, moving = self.tasks_learnt, self.moving
+        self.knows = [[*tasks, number] if m in moving else tasks for m, tasks in enumerate(self.knows)]
+        if self.allocation is not None:
+            self.allocation = self.allocation.after(task, moving, self.model.device)
 
     # ---- the loss of one mode -------------------------------------------------------------------
 
@@ -231,16 +292,16 @@ class MOTA(AtOnce):
             rest = table_S[batch.index.to(table_S.device)]
         elif self._evaluates:
             rest = self._rest(mode, batch, valid)
-        soft = self._teachers[mode](batch) if self._teachers else None
+        soft = self._teachers[mode](batch) if mode in self._teachers else None
         logits = self.forward(batch.inputs)
         if rest is None:
             loss = self.loss_of(logits, batch, valid)
         else:
             own = of_targets(log_softmax(valid.logits(logits), dim=1), valid.targets(batch.targets))
-            joint = torch.logaddexp(own, rest) - math.log(len(self.modes))
+            joint = torch.logaddexp(own, rest) - math.log(len(self.moving))
             loss = -torch.lerp(own, joint, self.joint_weight).mean()
         if soft is not None:
-            distance = distillation(logits, soft, self._groups, self.temperature)
+            distance = distillation(logits, soft, self._groups[mode], self.temperature)
             self._distance.add(distance.detach())
             loss = loss + self.distillation * distance
         return loss
@@ -250,7 +311,7 @@ class MOTA(AtOnce):
         return None if self._resting is None else torch.logsumexp(self._resting[self._others(mode)], dim=0)
 
     def _others(self, mode: int) -> list[int]:
-        return [m for m in range(len(self.modes)) if m != mode]
+        return [m for m in self.moving if m != mode]
 
     @torch.no_grad()
     def _rest(self, mode: int, batch: Batch, valid: Valid) -> Tensor:
@@ -266,15 +327,15 @@ class MOTA(AtOnce):
 
     def _teacher(self, mode: int, data: Data) -> Teacher:
         assert self.before is not None
-        rows = slice(None) if self.shared_teacher else slice(mode, mode + 1)
+        rows = self.moving if self.shared_teacher else [mode]
         frozen = Modes(self.before.theta[rows], self.before.buffers[rows])
-        return Teacher(self.model, self.forward, frozen, self._groups, self.temperature, data)
+        return Teacher(self.model, self.forward, frozen, self._groups[mode], self.temperature, data)
 
     def _order(self) -> list[int]:
-        modes = list(range(len(self.modes)))
-        if self.order == "fixed" or not self.springs:
-            return modes
-        return sorted(modes, key=lambda m: float(self.springs[m].importance.sum()))
+        if self.order == "fixed":
+            return self.moving
+        rigidity = {mode: float(spring.importance.sum()) for mode, spring in self.springs.items()}
+        return sorted(self.moving, key=lambda m: rigidity.get(m, 0.0))
 
     # ---- the end of a task ------------------------------------------------------------------------
 
@@ -298,7 +359,7 @@ class MOTA(AtOnce):
     def _evaluated(self, task: Task, mode: int, data: Data, distance: bool) -> tuple[Tensor, float]:
         """log p_i(y|x) of one mode on the data (S,), and its distance in function space if asked."""
         valid = self.valid(task.classes)
-        teacher = self._teacher_on(task, mode, data) if distance and self.distillation > 0 else None
+        teacher = self._teacher_on(task, mode, data) if distance and mode in self._teachers else None
 
         def compute(batch: Batch) -> Tensor:
             soft = None if teacher is None else teacher(batch)
@@ -306,7 +367,7 @@ class MOTA(AtOnce):
             own = of_targets(log_softmax(valid.logits(logits), dim=1), valid.targets(batch.targets))
             if soft is None:
                 return own[:, None]
-            return torch.stack([own, distances(logits, soft, self._groups, self.temperature)], dim=1)
+            return torch.stack([own, distances(logits, soft, self._groups[mode], self.temperature)], dim=1)
 
         bound = self.model.bound(self.modes.theta[mode], self.modes.buffers[mode])
         with bound, self.model.evaluating():
@@ -325,8 +386,9 @@ class MOTA(AtOnce):
     def _keep(self, mode: int, epoch: int, probabilities_S: Tensor, drift: float, holder: int = 0) -> None:
         assert self._checkpoints is not None
         theta, buffers = self.modes.theta[mode], self.modes.buffers[mode]
-        self._checkpoints.add(mode, epoch, theta, buffers, probabilities_S, drift, holder)
-        self._curves.add(mode, epoch, probabilities_S, drift)
+        place = self.moving.index(mode)
+        self._checkpoints.add(place, epoch, theta, buffers, probabilities_S, drift, holder)
+        self._curves.add(place, epoch, probabilities_S, drift)
 
     def assemble(self) -> None:
         """With the checkpoints' weights."""
@@ -339,36 +401,60 @@ class MOTA(AtOnce):
         self.choice = self._checkpoints.choose(self.search_seconds)
         self.surface = self._curves.surface(self._checkpoints.kept, self.choice, self.drift_weight)
         self._curves = Curves(0, 1)
-        for mode, epoch in enumerate(self.choice.epochs):
-            self._checkpoints.load(mode, epoch, self.modes.theta[mode], self.modes.buffers[mode])
+        chosen = dict(zip(self.moving, self.choice.epochs, strict=True))
+        for place, (mode, epoch) in enumerate(chosen.items()):
+            self._checkpoints.load(place, epoch, self.modes.theta[mode], self.modes.buffers[mode])
+        self.choice = replace(self.choice, epochs=tuple(chosen.get(m, 0) for m in range(len(self.modes))))
 
     def _consolidate(self, task: Task) -> None:
         """Add this task's importances: of the joint likelihood, or of each mode's own."""
         if self.strength == 0:
             return
-        rest_NSC = self._rest_probabilities(task) if self.fisher == "joint" and len(self.modes) > 1 else None
-        for mode in range(len(self.modes)):
+        moving = self.moving
+        rest = self._rest_probabilities(task) if self.fisher == "joint" and len(moving) > 1 else {}
+        for mode in moving:
             self.use(mode)
             with self.randomness("fisher", mode) as generator:
                 importance = fisher.diagonal_over(
                     self.model, task.train, self.fisher_kind, classes=task.classes,
-                    rest=None if rest_NSC is None else rest_NSC[mode], modes=len(self.modes),
+                    rest=rest.get(mode), modes=len(moving),
                     generator=generator, samples=self.fisher_samples or None,
                 )  # fmt: skip
             theta = self.modes.theta[mode]
-            if len(self.springs) <= mode:
-                self.springs.append(Quadratic(theta.clone(), importance, self.strength))
+            if mode not in self.springs:
+                self.springs = self.springs | {mode: Quadratic(theta.clone(), importance, self.strength)}
             elif self.anchor == "merged":
                 self.springs[mode].merge(theta, importance)
             else:
                 self.springs[mode].accumulate(theta, importance)
 
-    def _rest_probabilities(self, task: Task) -> Tensor:
-        """For each mode, the sum of the others' probabilities, (N, S, C)."""
+    def _rest_probabilities(self, task: Task) -> dict[int, Tensor]:
+        """For each mode that moved, the sum of the others' probabilities, (S, C)."""
         valid = self.valid(task.classes)
-        probabilities = self.mode_log_probs(task.train, valid).exp()
+        probabilities = self.mode_log_probs(task.train, valid).exp()[self.moving]
         rest = (probabilities.sum(dim=0) - probabilities).clamp_min(0.0)
-        return torch.stack([valid.widen(rows) for rows in rest])
+        return {mode: valid.widen(rows) for mode, rows in zip(self.moving, rest, strict=True)}
+
+    # ---- predictions --------------------------------------------------------------------------------
+
+    def look(self, classes: Sequence[int]) -> nn.Module | None:
+        """By familiarity, where it is asked for."""
+        return None if self.allocation is None else self.allocation.look(classes)
+
+    def log_weights(self, data: Data, valid: Valid) -> Tensor | None:
+        """By familiarity, where it is asked for."""
+        if self.allocation is None:
+            return None
+        return self.allocation.weigh(data, valid.classes, self.model.device)
+
+    @classmethod
+    def beside(cls, options: Mapping[str, Any], model: nn.Module, stream: Stream) -> int:
+        """What the modes' familiarity with inputs is told by."""
+        if options.get("weighting", "equal") == "equal":
+            return 0
+        sample = torch.zeros(1, *stream.input_shape)
+        seen = flattened(model.rest(sample) if isinstance(model, Resting) else sample)
+        return numbers(len(stream), seen.shape[1], options.get("sketch", 128))
 
     # ---- state --------------------------------------------------------------------------------------
 
@@ -378,29 +464,37 @@ class MOTA(AtOnce):
         return self._energy(mode) + distance
 
     def _energy(self, mode: int) -> float:
-        return float(self.springs[mode].value(self.modes.theta[mode])) if self.springs else 0.0
+        spring = self.springs.get(mode)
+        return 0.0 if spring is None else float(spring.value(self.modes.theta[mode]))
 
     def state_dict(self) -> dict[str, Any]:
         """With the springs and, within a task, the checkpoints that await backtracking."""
         checkpoints = None if self._checkpoints is None else self._checkpoints.state_dict()
-        springs = [s.state_dict() for s in self.springs]
+        modes = range(len(self.modes)) if self.springs else ()
+        springs = [self.springs[m].state_dict() if m in self.springs else None for m in modes]
         own = {"springs": springs, "checkpoints": checkpoints, "curves": self._curves.state_dict()}
-        return super().state_dict() | own
+        allocated = None if self.allocation is None else self.allocation.state_dict()
+        return super().state_dict() | own | {"knows": self.knows, "allocation": allocated}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """With the springs and the checkpoints."""
         super().load_state_dict(state)
-        springs = (Quadratic.from_state(s, self.strength, self.model.device) for s in state["springs"])
-        self.springs = [s for s in springs if s is not None]
+        springs = [Quadratic.from_state(s, self.strength, self.model.device) for s in state["springs"]]
+        self.springs = {mode: spring for mode, spring in enumerate(springs) if spring is not None}
+        everything = [list(range(len(self.heads))) for _ in range(len(self.modes))]
+        self.knows = state.get("knows", everything)  # files of before this was an option
+        if self.allocation is not None:
+            self.allocation = self.allocation.restored(state["allocation"], self.model.device)
         self._checkpoints, self._curves = None, Curves(0, 1)
         if state["checkpoints"] is not None:
-            self._checkpoints = Checkpoints(len(self.modes), self.drift_weight, self.workspace)
+            self._checkpoints = Checkpoints(len(self.moving), self.drift_weight, self.workspace)
             self._checkpoints.load_state_dict(state["checkpoints"])
-            self._curves = Curves(len(self.modes), self.epochs)
+            self._curves = Curves(len(self.moving), self.epochs)
             self._curves.load_state_dict(state["curves"])
 
     def storage(self) -> dict[str, int]:
         """Parameters, importances, anchors, teachers of all modes."""
-        kept = sum(s.importance.numel() for s in self.springs)
+        kept = sum(spring.importance.numel() for spring in self.springs.values())
         teachers = self.modes.theta.numel() if self.distillation > 0 and self.before is not None else 0
-        return super().storage() | {"importances": kept, "anchors": kept, "teachers": teachers}
+        looks = {} if self.allocation is None else {"statistics": self.allocation.storage()}
+        return super().storage() | {"importances": kept, "anchors": kept, "teachers": teachers} | looks
