@@ -2,9 +2,9 @@
 
     python benchmarks/bench.py [NAME ...] [--quick] [--show] [--out DIR] [--threads N] [--clock wall|cpu]
 
-NAME is a script of this folder (step, modes, fisher, backtracking, memory, start; all of them by default).
-Each leaves NAME.json in DIR; the table and the picture are made of what lies there, so that scripts may run
-one at a time. `--show` runs none. The result is DIR/bench.json and DIR/bench.svg.
+NAME is a script of this folder (step, peers, modes, fisher, backtracking, memory, start; all of them by
+default). Each leaves NAME.json in DIR; the table and the picture are made of what lies there, so that scripts
+may run one at a time. `--show` runs none. The result is DIR/bench.json and DIR/bench.svg.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 QUICK = ("step", "modes", "memory", "start")  # those that have --quick
-TIMED = ("step", "modes", "fisher")  # those that have --clock
-THREADED = ("step", "modes", "fisher", "memory")
+TIMED = ("step", "peers", "modes", "fisher")  # those that have --clock
+THREADED = ("step", "peers", "modes", "fisher", "memory")
 
 
 class Row(NamedTuple):
@@ -49,6 +49,11 @@ def step(found: dict[str, Any]) -> Iterator[Row]:
     for setting, numbers in found["settings"].items():
         for rival, must in numbers["must"].items():
             yield Row(f"step of {rival} / bare step", setting, numbers["ratio"][rival], must, 1.0)
+
+
+def peers(found: dict[str, Any]) -> Iterator[Row]:
+    for name, must in found["must"].items():
+        yield Row("training / bare training", f"{name}, MLP, 2 epochs", found["ratios"][name], must, 1.0)
 
 
 def modes(found: dict[str, Any]) -> Iterator[Row]:
@@ -95,8 +100,8 @@ def start(found: dict[str, Any]) -> Iterator[Row]:
 
 
 SCRIPTS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
-    "step": step, "modes": modes, "fisher": fisher, "backtracking": backtracking, "memory": memory,
-    "start": start,
+    "step": step, "peers": peers, "modes": modes, "fisher": fisher, "backtracking": backtracking,
+    "memory": memory, "start": start,
 }  # fmt: skip
 
 

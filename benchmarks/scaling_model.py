@@ -129,7 +129,7 @@ def state(stream: Stream) -> float:
 
 def fitted(found: dict[str, Any]) -> Machine:
     """Of this machine, R from one process, W and L by least squares over the sizes that were added up."""
-    network, batch = counted("resnet18", 32), found["batch"]
+    network, batch = counted("resnet18", found["size"]), found["batch"]
     memory = 10e9
     seconds = batch / found["together"]["1"] - 28 * network.parameters / memory
     points = [(4.0 * int(size), took) for size, took in found["reduce"].items()]
@@ -144,14 +144,15 @@ def fitted(found: dict[str, Any]) -> Machine:
 
 def check(machine: Machine, found: dict[str, Any]) -> None:
     """The model beside what two processes did: not fitted on that."""
-    network, batch = counted("resnet18", 32), found["batch"]
+    network, batch = counted("resnet18", found["size"]), found["batch"]
     ratio = step(machine, network, batch, 1) / step(machine, network, batch, 2)
     print(
         f"this machine keeps up {machine.flops / 1e9:.0f} GFLOP/s a thread; an all-reduce over two processes "
         f"moves {machine.bandwidth / 1e9:.2f} GB/s after {machine.latency * 1e6:.0f} us"
     )
     measured = found["together"]["ratio"]
-    print(f"two processes, ResNet-18, batch {batch}: {ratio:.2f} x by the model, {measured:.2f} x measured")
+    where = f"ResNet-18, {network.size}x{network.size}, batch {batch}"
+    print(f"two processes, {where}: {ratio:.2f} x by the model, {measured:.2f} x measured")
     print(f"two modes on two processes: {found['modes']['ratio']:.2f} x measured")
     one = found["apart"].get("1")
     for count, rate in found["apart"].items():
