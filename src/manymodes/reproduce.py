@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from manymodes.errors import unknown
 from manymodes.metrics import mean_interval
 
 FOLDER = Path(__file__).parent / "recipes"
-PROFILES = ("paper", "small", "smoke")
+PROFILES = ("paper", "small", "frozen", "smoke")
 # What profiles.yaml says beside the options of `compare`.
 OWN = ("pretrain", "single", "several", "published", *PROFILES)
 PERCENT = ("average_accuracy", "backward_transfer", "forward_transfer", "remembering", "forgetting")
@@ -89,14 +89,23 @@ def pretraining(config: Config, recipe: dict[str, Any]) -> Config:
     )
 
 
+def printed_row(label: str, published: Iterable[str]) -> str | None:
+    """The published row that one of ours belongs to: of the same method, sharing the most options.
+
+    >>> printed_row("ensemble:init=seeds:separation=100.0", ["ewc", "ensemble", "ensemble:init=seeds"])
+    'ensemble:init=seeds'
+    """
+    name, *options = label.split(":")
+    fitting = [row for row in published if set(row.split(":")) <= {name, *options}]
+    return max(fitting, key=lambda row: row.count(":"), default=None)
+
+
 def beside(recipe: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
     """Rows (method, metric, ours, published, difference) for every number the paper prints."""
-    rows = []
-    for label, published in (recipe.get("published") or {}).items():
-        ours = results.get(label)
-        if not ours:
-            continue
-        for metric, printed in published.items():
+    rows, published = [], recipe.get("published") or {}
+    for label, ours in results.items():
+        row = printed_row(label, published)
+        for metric, printed in (published[row] if row is not None else {}).items():
             values = [r[metric] for r in ours if r.get(metric) is not None]
             if not values:
                 continue

@@ -16,7 +16,7 @@ from manymodes.commands.run import execute_and_show
 from manymodes.config import Config
 from manymodes.errors import UserError
 
-USAGE = "usage: manymodes reproduce TARGET [--profile paper|small|smoke] [options of compare]"
+USAGE = "usage: manymodes reproduce TARGET [--profile paper|small|frozen|smoke] [options of compare]"
 
 
 def main(argv: Sequence[str]) -> int:
