@@ -341,6 +341,9 @@ def the_penalty_is_positive_once_the_weights_move(lab: Lab) -> None:
     learner.learn(second, on_event=events.append)
     moved = [event for event in events if event.drift > 0]
     assert moved
+    if lab.case.has("start") and lab.case.option("start") == "latest":
+        assert all(event.penalty == 0 for event in moved), "a new mode owes the old tasks nothing"
+        return
     assert all(event.penalty > 0 for event in moved)
 
 
@@ -358,7 +361,7 @@ def the_ledger_counts_what_is_there(lab: Lab) -> None:
     for task in tasks()[:2]:
         learner.learn(task, on_epoch=lambda it: found.append(it.storage()))
     kinds = {
-        "parameters", "buffers", "importances", "anchors", "teachers", "path", "reference_gradient",
+        "parameters", "buffers", "importances", "anchors", "teachers", "path", "reference_gradient", "statistics",
         "replay_samples", "replay_bytes",
     }  # fmt: skip
     for storage in found:
