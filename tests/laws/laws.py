@@ -361,8 +361,8 @@ def the_ledger_counts_what_is_there(lab: Lab) -> None:
     for task in tasks()[:2]:
         learner.learn(task, on_epoch=lambda it: found.append(it.storage()))
     kinds = {
-        "parameters", "buffers", "importances", "anchors", "teachers", "path", "reference_gradient", "statistics",
-        "replay_samples", "replay_bytes",
+        "parameters", "buffers", "importances", "anchors", "teachers", "path", "reference_gradient",
+        "statistics", "replay_samples", "replay_bytes",
     }  # fmt: skip
     for storage in found:
         assert set(storage) <= kinds
