@@ -62,7 +62,9 @@ def connected(head):
     """Connected once for several tests, as by somebody who uses the library within a Ray program."""
     import ray
 
+    before = signal.getsignal(signal.SIGTERM)  # Ray takes it for itself
     ray.init(address=head[0], logging_level="ERROR", log_to_driver=False)
+    signal.signal(signal.SIGTERM, before)
     yield Cluster(head[0], 0)
     ray.shutdown()
 

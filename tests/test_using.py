@@ -258,8 +258,8 @@ def test_growing_keeps_predictions_and_springs():
     assert torch.allclose(large.predict(x)[:, :4], small.predict(x), atol=1e-6)
     assert large.drift(0) == 0
     assert [large.penalty(m) for m in (0, 1)] == pytest.approx([small.penalty(m) for m in (0, 1)])
-    assert [float(s.importance.sum()) for s in large.springs] == pytest.approx(
-        [float(s.importance.sum()) for s in small.springs]
+    assert [float(s.importance.sum()) for s in large.springs.values()] == pytest.approx(
+        [float(s.importance.sum()) for s in small.springs.values()]
     )
     rows = torch.isin(y, torch.tensor([4, 5, 6]))
     large.epochs = 10

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -80,11 +82,25 @@ def connected(cluster: Cluster) -> Iterator[Any]:
             options |= {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": folder}
         stack.callback(ray.shutdown)
         try:
-            ray.init(**options)
+            with _signals_kept():
+                ray.init(**options)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             what = f"--address {address}: no Ray cluster to work with" if address else "Ray does not start"
             raise UserError(f"{what} ({one_line(error, 150)})") from None
         yield ray
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, and with it the chance to save; it is given back to who had it."""
+    if threading.current_thread() is not threading.main_thread():  # there Ray takes nothing
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check(address: str | None) -> None:

@@ -51,7 +51,7 @@ REGISTRY: dict[str, Entry] = {
     "topped": Entry(
         f"{_HERE}.frozen:topped",
         "a frozen pretrained ResNet, and a perceptron on top that learns",
-        "0.6 M parameters that learn",
+        "592,906 parameters that learn",
     ),
 }
 
