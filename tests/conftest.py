@@ -1,4 +1,4 @@
-"""What all tests share: one thread, signals as usual, Hypothesis without a clock (the machine may be busy)."""
+"""What all tests share: one thread, usual signals, Hypothesis without a clock (the machine may be busy)."""
 
 import os
 import signal
