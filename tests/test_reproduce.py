@@ -33,6 +33,13 @@ def test_every_recipe_runs_in_the_smallest_size(target, tmp_path, capsys):
         assert "beside the paper" in output
 
 
+def test_print_config_runs_nothing(tmp_path, capsys):
+    words = ["reproduce", "table1b", "--profile=smoke", "--print_config", f"--out={tmp_path / 'runs'}"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("strategy:") == 4
+    assert not (tmp_path / "runs").exists()
+
+
 def test_search_logs_lie_beside_the_tuned_rows():
     """The tuned values of the frozen recipes are the best trials of the logs that are kept."""
     import csv

@@ -25,11 +25,15 @@ def main(argv: Sequence[str]) -> int:
     if equal:
         configs = at_equal_capacity(configs)
     if request.print_config:
-        rows = [plain(config.as_dict()) for config in configs]
-        print(yaml.safe_dump_all(rows, sort_keys=False), end="")
-        return 0
+        return print_configs(configs)
     whole = [replace(config, seed=seed) for config in configs for seed in request.seeds]
     execute_and_show(whole, request, shlex.join(["manymodes", "compare", *argv]))
+    return 0
+
+
+def print_configs(configs: Sequence[Config]) -> int:
+    """What would be run, a document a row."""
+    print(yaml.safe_dump_all([plain(config.as_dict()) for config in configs], sort_keys=False), end="")
     return 0
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manymodes import reproduce
-from manymodes.commands.compare import at_equal_capacity, plan
+from manymodes.commands.compare import at_equal_capacity, plan, print_configs
 from manymodes.commands.options import Request, flattened, split
 from manymodes.commands.run import execute_and_show
 from manymodes.config import Config
@@ -38,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     configs = reproduce.with_backbones(configs, recipe)
     if equal:
         configs = at_equal_capacity(configs)
+    if request.print_config:
+        return print_configs(configs)
     if "pretrain" in recipe:
         configs = [_pretrained(config, recipe, request) for config in configs]
     whole = [replace(config, seed=seed) for config in configs for seed in request.seeds]
