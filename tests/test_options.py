@@ -309,6 +309,33 @@ def test_equal_capacity_narrows_what_has_modes():
     assert "--model.width" in words
 
 
+def test_rows_with_a_network_of_their_own_stay_within_the_largest_single_one():
+    words = ["--strategies", "finetune:model.hidden=[8],ewc,mota:lr=0.01:model.hidden=[4000,4000],ensemble",
+             "--model", "mlp", "--model.hidden", "[50]", "--equal-capacity"]  # fmt: skip
+    fitted = at_equal_capacity(plan(words)[0])
+    stream = build_stream(fitted[0])
+    sizes = [build_learner(c, stream).modes.theta.numel() for c in fitted]
+    assert sizes[0] < sizes[1]
+    assert 0.9 * sizes[1] <= sizes[2] <= sizes[1]
+    assert fitted[2].strategy["lr"] == 0.01
+
+
+def test_a_network_without_width_need_not_be_narrowed_where_its_modes_fit():
+    words = [
+        "--strategies",
+        "finetune,mota:modes=3:model.hidden=[]",
+        "--model",
+        "mlp",
+        "--model.hidden",
+        "[50]",
+    ]
+    configs, _, _ = plan(words)
+    assert at_equal_capacity(configs) == configs
+    configs, _, _ = plan([*words, "--model.hidden", "[2]"])
+    with pytest.raises(UserError, match="no width fits"):
+        at_equal_capacity(configs)
+
+
 def test_rows_in_several_scenarios_each_at_its_own_capacity():
     words = ["--strategies", "finetune,mota", "--scenarios", "instance, task", "--model", "mlp"]
     configs, _, _ = plan(words)

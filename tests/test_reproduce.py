@@ -1,12 +1,16 @@
 """Every table and figure: its recipe is valid in every size, and runs in the smallest."""
 
+from pathlib import Path
+
 import pytest
 
 from manymodes import reproduce
 from manymodes.cli import main
 from manymodes.commands.compare import plan
 from manymodes.commands.options import flattened
+from manymodes.config import build_learner, build_stream
 
+CIFAR = Path(__file__).parents[2] / "shared" / "data" / "cifar100"
 TARGETS = [name for name in reproduce.recipes() if name != "demo"]
 
 
@@ -33,6 +37,18 @@ def test_every_recipe_runs_in_the_smallest_size(target, tmp_path, capsys):
         assert "beside the paper" in output
 
 
+@pytest.mark.skipif(not CIFAR.exists(), reason=f"real data absent: {CIFAR}")
+@pytest.mark.parametrize("target", [t for t in TARGETS if reproduce.recipe_stream(t) == "split-cifar100"])
+def test_the_small_size_finds_its_classes_and_its_pretraining(target):
+    """Ranges of classes and numbers are read as they are meant: the learner and its data can be made."""
+    recipe = reproduce.load(target, "small")
+    configs, _, _ = plan([*flattened(reproduce.options(recipe)), f"--data-dir={CIFAR}"])
+    for config in (configs[0], reproduce.pretraining(configs[0], recipe)):
+        stream = build_stream(config)
+        assert build_learner(config, stream).epochs == config.strategy["epochs"]
+        assert len(stream[0].train) > 0
+
+
 def test_print_config_runs_nothing(tmp_path, capsys):
     words = ["reproduce", "table1b", "--profile=smoke", "--print_config", f"--out={tmp_path / 'runs'}"]
     assert main(words) == 0
@@ -43,7 +59,6 @@ def test_print_config_runs_nothing(tmp_path, capsys):
 def test_search_logs_lie_beside_the_tuned_rows():
     """The tuned values of the frozen recipes are the best trials of the logs that are kept."""
     import csv
-    from pathlib import Path
 
     folder = Path("docs/results/frozen")
     for target, stream in (("table1a", "ci"), ("table2b", "pacs"), ("table3", "ct")):

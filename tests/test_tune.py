@@ -308,6 +308,21 @@ def test_several_at_a_time_are_the_same_search_however_often_stopped(tmp_path):
 # ---- the command -------------------------------------------------------------------------------------------
 
 
+def test_all_modes_together_stay_within_a_capacity(tmp_path):
+    """Each trial's network is as wide as its own options allow."""
+    config = Config(
+        {"name": "mota", "modes": 2, "epochs": 1},
+        {"name": "digits", "tasks": 2},
+        {"name": "mlp", "hidden": [10]},
+    )
+    space = Space("strategy", "modes", choices=(1, 2, 4))
+    search = tune.Search(config, [space], tmp_path / "s", seeds=[0], capacity=2_000)
+    stream = tune.build_stream(config)
+    for modes in (2, 4):
+        chosen = search.configured({"strategy.modes": modes})
+        assert 1_800 <= tune.build_learner(chosen, stream).modes.theta.numel() <= 2_000
+
+
 def test_the_recipe_is_one_that_run_takes(tmp_path, capsys):
     words = ["--strategy", "lwf", "--stream", "digits", "--stream.limit", "30", "--stream.tasks", "2"]
     search = ["--space", "epochs=1..3", "--space", "lr=1e-3..1e-2:log", "--trials", "2"]

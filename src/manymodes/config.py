@@ -204,7 +204,7 @@ def fitted(config: Config, stream: Stream, budget: int) -> Config:
     """The same run with the widest network of which all modes together do not exceed the budget."""
     from dataclasses import replace
 
-    from manymodes.models import fit_width
+    from manymodes.models import count_parameters, fit_width
     from manymodes.strategies.registry import strategy_class
 
     modes = int(config.strategy.get("modes", 1))
@@ -221,5 +221,8 @@ def fitted(config: Config, stream: Stream, budget: int) -> Config:
         beside < budget,
         f"strategy {name!r} keeps {beside:,} numbers beside its modes, {budget:,} are allowed",
     )
-    width = fit_width(make, (budget - beside) // modes)
+    each = (budget - beside) // modes
+    if count_parameters(make(1.0)) == count_parameters(make(2.0)) <= each:
+        return config  # without a hidden layer there is no width
+    width = fit_width(make, each)
     return replace(config, model=config.model | {"width": width})

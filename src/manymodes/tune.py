@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from manymodes.config import Config, build_learner, build_stream, plain
+from manymodes.config import Config, build_learner, build_stream, fitted, plain
 from manymodes.connection import Cluster
 from manymodes.environment import pinned
 from manymodes.errors import TrainingDiverged, UserError, require
@@ -29,6 +29,7 @@ from manymodes.locks import claim
 from manymodes.run import evaluate
 from manymodes.spaces import Space
 from manymodes.sweep import SMALL, Run
+from manymodes.task import Stream
 from manymodes.train import seed_of
 from manymodes.validation import validation_stream
 
@@ -70,9 +71,10 @@ class Search:
 
     def __init__(
         self, config: Config, spaces: Sequence[Space], out: Path, *, seeds: Sequence[int], tasks: int = 0,
-        jobs: int = 1, cluster: Cluster | None = None,
+        jobs: int = 1, cluster: Cluster | None = None, capacity: int = 0,
     ) -> None:  # fmt: skip
         self.config, self.out, self.seeds, self.tasks = config, out, tuple(seeds), tasks
+        self.capacity = capacity  # of all modes together: each trial's network is as wide as that allows
         self.jobs, self.cluster = jobs, cluster
         require(len(spaces) > 0, "nothing to search: give --space, e.g. --space strength=1e0..1e6:log")
         self.spaces = {f"{space.part}.{space.name}": space for space in spaces}
@@ -107,7 +109,12 @@ class Search:
         parts = {part: dict(getattr(self.config, part)) for part in ("strategy", "model")}
         for name, space in self.spaces.items():
             parts[space.part][space.name] = settings[name]
-        return replace(self.config, strategy=parts["strategy"], model=parts["model"])
+        config = replace(self.config, strategy=parts["strategy"], model=parts["model"])
+        return fitted(config, self._stream, self.capacity) if self.capacity else config
+
+    @cached_property
+    def _stream(self) -> Stream:
+        return build_stream(self.config)
 
     def _settings(self, number: int) -> dict[str, Any]:
         return (self._defaults() if number == 0 else None) or self._proposal(number)

@@ -68,8 +68,8 @@ def test_where_a_new_mover_begins(renditions, start):
 
 
 def test_weights_equal_the_formula(renditions):
-    """With a sharpness of 1: Bayes' rule over Gaussians of sketches, computed by scipy."""
-    allocation = Allocation(modes=2, size=6, sharpness=1.0)
+    """With a sharpness of 1: Bayes' rule over Gaussians around the labels' mean sketches, by scipy."""
+    allocation, valid = Allocation(modes=2, size=6, sharpness=1.0), [0, 1, 2, 5]
     movers = [[0], [1], [0, 1]]
     for task, moved in zip(renditions, movers, strict=False):
         allocation = allocation.after(task, moved, torch.device("cpu"))
@@ -80,15 +80,18 @@ def test_weights_equal_the_formula(renditions):
         inputs = flattened(next(data.batches([torch.arange(len(data))])).inputs)
         return (((inputs - centre) / scale) @ directions(64, 6)).double().numpy()
 
+    learnt = [(sketch(task.train), task.train.targets.numpy()) for task in list(renditions)[:3]]
+    within = [rows[y == label] - rows[y == label].mean(axis=0) for rows, y in learnt for label in range(10)]
+    covariance = np.cov(np.concatenate(within).T, bias=True)
+    covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * np.eye(6) * np.trace(covariance) / 6
     test, densities = renditions[1].test, []
-    for task in list(renditions)[:3]:
-        rows = sketch(task.train)
-        covariance = np.cov(rows.T, bias=True)
-        covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * np.eye(6) * np.trace(covariance) / 6
-        densities.append(multivariate_normal(rows.mean(axis=0), covariance).pdf(sketch(test)))
+    for rows, y in learnt:
+        share = {label: (y == label).sum() / np.isin(y, valid).sum() for label in valid}
+        around = {label: multivariate_normal(rows[y == label].mean(axis=0), covariance) for label in valid}
+        densities.append(sum(share[label] * around[label].pdf(sketch(test)) for label in valid))
     p_TS = np.stack(densities) / np.sum(densities, axis=0)
     expected = np.stack([p_TS[0] + p_TS[2] / 2, p_TS[1] + p_TS[2] / 2])
-    found = allocation.weigh(test, range(10), torch.device("cpu"))
+    found = allocation.weigh(test, valid, torch.device("cpu"))
     np.testing.assert_allclose(found.exp().numpy(), expected, atol=2e-4)
 
 
@@ -132,7 +135,7 @@ def test_no_input_is_kept_and_what_is_kept_is_counted(renditions):
     for task in renditions:
         learner.learn(task)
     kept = learner.storage()["statistics"]
-    assert kept == 2 * 64 + 4 * (1 + 8 + 36)
+    assert kept == 1 + 2 * 64 + 4 * 10 * (1 + 8) + 36
     assert kept == mm.MOTA.beside(learner.options, learner.model.module, renditions)
     assert mm.MOTA.beside({}, learner.model.module, renditions) == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import yaml
 
@@ -40,7 +41,8 @@ def print_configs(configs: Sequence[Config]) -> int:
 def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
     """One configuration per row of `--strategies a,b:option=value,...`, in each of the `--scenarios`.
 
-    An option goes to every row whose strategy has it; `--ewc.strength 3` goes to rows of that strategy.
+    An option goes to every row whose strategy has it; `--ewc.strength 3` goes to rows of that strategy, and
+    `ewc:model.depth=1` gives a row a network of its own.
     """
     pairs = split(with_config_file(argv))
     own = {name: value for name, value in pairs if name in COMPARE}
@@ -63,7 +65,7 @@ def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
                 mine += [(f"strategy.{rest}", value)] if owner == name else []
             elif option in options[name] or not any(option in other for other in options.values()):
                 mine.append((option, value))
-        everything = [*mine, *((f"strategy.{n}", v) for n, v in extra)]
+        everything = [*mine, *((n if n.startswith("model.") else f"strategy.{n}", v) for n, v in extra)]
         words = [f"--{n}" if isinstance(v, Flag) else f"--{n}={v}" for n, v in everything]
         config, request = parse(words, "compare")
         configs.append(config)
@@ -109,13 +111,13 @@ def _in_scenarios(configs: list[Config], text: str | None) -> list[Config]:
 
 
 def at_equal_capacity(configs: list[Config]) -> list[Config]:
-    """Narrower networks for strategies with several modes: together they do not exceed the single one."""
+    """Narrower networks for strategies with several modes: together no larger than the largest single."""
     from manymodes.models import count_parameters
 
-    found, before = [], None
-    for config in configs:
-        if config.stream != before:  # in another scenario the single network may have another head
-            before, stream = config.stream, build_stream(config)
-            budget = count_parameters(build_model(config, stream))
-        found.append(fitted(config, stream, budget))
+    found: list[Config] = []
+    for _, group in groupby(configs, lambda config: config.stream):  # other scenarios may have other heads
+        rows = list(group)
+        stream = build_stream(rows[0])
+        budget = max(count_parameters(build_model(config, stream)) for config in rows)
+        found += [fitted(config, stream, budget) for config in rows]
     return found

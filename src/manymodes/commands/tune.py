@@ -22,6 +22,7 @@ Search hyper-parameters on validation data (Optuna); the test part of the stream
   --space NAME=VALUES   what to search, once per option: strength=1e0..1e6:log, epochs=5..20,
                         anchor=previous,merged, model.width=0.5..1
   --trials N            how many settings to try (default 20); the first is the given or default one
+  --capacity N          all modes together have at most N parameters: the width that fits is taken
   --first-tasks K       judge on the first K tasks only (default: all)
   --seeds 0,1           judge by the mean over these seeds (default 0)
   --jobs K              try K settings at the same time; they are proposed from the same trials before them
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         print(HELP)
         return 0
-    own: dict[str, list[str]] = {"space": [], "trials": [], "first_tasks": []}
+    own: dict[str, list[str]] = {"space": [], "trials": [], "first_tasks": [], "capacity": []}
     rest = []
     for name, value in split(with_config_file(argv)):
         if name in own:
@@ -53,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
     require(request.resume is None, "the same command with the same --out goes on: leave --resume out")
     spaces = [_space(text, config) for text in own["space"]]
     trials, tasks = _whole("trials", own["trials"], 20), _whole("first-tasks", own["first_tasks"], 0)
-    _search(config, spaces, request, trials, tasks, argv)
+    capacity = _whole("capacity", own["capacity"], 0)
+    _search(config, spaces, request, trials, tasks, capacity, argv)
     return 0
 
 
@@ -63,6 +65,7 @@ def _search(
     request: Request,
     trials: int,
     tasks: int,
+    capacity: int,
     argv: Sequence[str],
 ) -> None:
     from manymodes.interrupts import Interrupted
@@ -70,8 +73,9 @@ def _search(
 
     out = request.out
     search = Search(
-        config, spaces, out, seeds=request.seeds, tasks=tasks, jobs=request.jobs or 1, cluster=request.cluster
-    )
+        config, spaces, out, seeds=request.seeds, tasks=tasks, jobs=request.jobs or 1,
+        cluster=request.cluster, capacity=capacity,
+    )  # fmt: skip
 
     def on_trial(trial: Trial, best: Trial) -> None:
         settings = " ".join(f"{name}={_short(value)}" for name, value in trial.settings.items())

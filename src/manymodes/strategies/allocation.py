@@ -10,61 +10,70 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from manymodes.task import Data, Task
+from manymodes.task import Data, Stream, Task
 from manymodes.train import over
 
-SHRINKAGE = 0.1  # of a covariance towards a sphere
+SHRINKAGE = 0.1  # of the covariance towards a sphere
 LARGEST = 8  # images are averaged to at most 8 x 8 places before they are looked at
 
 
 class Seen(NamedTuple):
-    """A task as its inputs looked: a Gaussian over sketches (S, d); who learnt it, for which outputs."""
+    """A task as its inputs looked: who learnt it, its labels, mean sketches (L, d), shares (L,)."""
 
     movers: tuple[int, ...]
-    classes: tuple[int, ...]
-    mean: Tensor
-    precision: Tensor
-    log_det: Tensor
+    labels: tuple[int, ...]
+    means: Tensor
+    shares: Tensor
 
 
 class Allocation:
-    """The modes that each task moved, and a Gaussian of each task's inputs.
+    """The modes that each task moved, and what its inputs looked like.
 
-    w_i(x) = sum of p(task | x) over the tasks that mode i learnt (shared where several modes learnt one),
-    p(task | x) proportional to N(sketch(x); mean, covariance)^sharpness, among the tasks that have
-    one of the valid outputs. A sketch is a projection of the (standardised) input to a few random
-    directions: `size` of them, drawn anew from a fixed seed and never stored. No label and no input is kept.
+    w_i(x) = sum of p(task | x) over the tasks that mode i learnt (shared where several modes learnt one);
+    p(task | x) by Bayes' rule from p(x | task) = sum over its labels of share * N(sketch(x); mean,
+    covariance)^sharpness, with one covariance (within labels) for all tasks. Only labels that are valid
+    outputs count. A sketch is a projection of the (standardised) input to a few random directions: `size`
+    of them, drawn anew from a fixed seed and never stored. No input is kept.
 
     Args:
         modes: N.
         size: The length of a sketch.
-        sharpness: How sharply tasks are told apart: the power to which densities are taken.
+        sharpness: How surely tasks are told apart: the power to which densities are taken.
     """
 
     def __init__(self, modes: int, size: int, sharpness: float, seen: Sequence[Seen] = ()) -> None:
         self.modes, self.size, self.sharpness, self.seen = modes, size, sharpness, tuple(seen)
+        self.count = 0  # of the inputs that the covariance is of
         self.centre: Tensor | None = None  # of the first task's inputs
         self.scale: Tensor | None = None
+        self.covariance: Tensor | None = None  # of sketches around their label's mean (d, d)
 
     def after(self, task: Task, movers: Sequence[int], device: torch.device) -> Allocation:
         """The same once the movers have learnt the task."""
         flat_SF = over(task.train, lambda batch: flattened(batch.inputs), device)
-        centre, scale = self.centre, self.scale
-        if centre is None or scale is None:
-            centre, scale = flat_SF.mean(dim=0), flat_SF.std(dim=0, correction=0) + 1e-3
-        found = self._with(self.seen, centre, scale)
+        labels, label_S, count_L = task.train.targets.to(device).unique(
+            return_inverse=True, return_counts=True
+        )
+        found = self._with(self.seen)
+        if found.centre is None:
+            found.centre, found.scale = flat_SF.mean(dim=0), flat_SF.std(dim=0, correction=0) + 1e-3
         sketch_SD = found.sketch(flat_SF)
-        mean = sketch_SD.mean(dim=0)
-        covariance = (sketch_SD - mean).T.double() @ (sketch_SD - mean).double() / len(sketch_SD)
-        sphere = covariance.diagonal().mean().clamp_min(1e-6) * torch.eye(len(mean)).to(covariance)
-        covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * sphere
-        precision, log_det = torch.linalg.inv(covariance).float(), torch.logdet(covariance).float()
-        new = Seen(tuple(movers), task.classes, mean, precision, log_det)
-        return self._with((*self.seen, new), centre, scale)
+        means_LD = sketch_SD.new_zeros(len(labels), sketch_SD.shape[1]).index_add_(0, label_S, sketch_SD)
+        means_LD /= count_L[:, None]
+        away_SD = (sketch_SD - means_LD[label_S]).double()
+        covariance, new = (away_SD.T @ away_SD / len(away_SD)).float(), len(away_SD)
+        if found.covariance is not None:
+            covariance = torch.lerp(found.covariance, covariance, new / (found.count + new))
+        found.covariance, found.count = covariance, found.count + new
+        shares = (count_L / count_L.sum()).to(means_LD)
+        found.seen = (*self.seen, Seen(tuple(movers), tuple(labels.tolist()), means_LD, shares))
+        return found
 
-    def _with(self, seen: Sequence[Seen], centre: Tensor | None, scale: Tensor | None) -> Allocation:
+    def _with(self, seen: Sequence[Seen]) -> Allocation:
         found = Allocation(self.modes, self.size, self.sharpness, seen)
-        found.centre, found.scale = centre, scale
+        found.centre, found.scale, found.covariance, found.count = (
+            self.centre, self.scale, self.covariance, self.count,
+        )  # fmt: skip
         return found
 
     def weigh(self, data: Data, classes: Iterable[int], device: torch.device) -> Tensor | None:
@@ -72,7 +81,7 @@ class Allocation:
         look = self.look(classes)
         if look is None:
             return None
-        if len(look.means) == 1:  # whatever the inputs are
+        if look.tasks == 1:  # whatever the inputs are
             return look.share_NT.expand(-1, len(data))
         return over(data, lambda batch: look(flattened(batch.inputs)).T, device).T
 
@@ -82,78 +91,102 @@ class Allocation:
         assert self.scale is not None
         return ((flat_SF - self.centre) / self.scale) @ directions(flat_SF.shape[1], self.size).to(flat_SF)
 
-    def candidates(self, classes: Iterable[int]) -> list[Seen]:
-        """The tasks that can be meant where these outputs are valid: those that have one of them."""
-        valid = set(classes)
-        shared = [len(valid & set(task.classes)) for task in self.seen]
-        return [task for task, count in zip(self.seen, shared, strict=True) if count > 0]
-
     def look(self, classes: Iterable[int]) -> Look | None:
         """What gives the weights where these outputs are valid; None where all modes count alike."""
-        tasks = self.candidates(classes)
-        return Look(self, tasks) if tasks else None
+        valid = set(classes)
+        found = [task for task in self.seen if valid & set(task.labels)]
+        return Look(self, found, valid) if found else None
 
     def storage(self) -> int:
         """Numbers kept."""
-        return 0 if self.centre is None else numbers(len(self.seen), self.centre.numel(), self.size)
+        if self.centre is None:
+            return 0
+        return numbers(sum(len(task.labels) for task in self.seen), self.centre.numel(), self.size)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything."""
-        seen = [[list(t.movers), list(t.classes), t.mean, t.precision, t.log_det] for t in self.seen]
-        return {"seen": seen, "centre": self.centre, "scale": self.scale}
+        seen = [[list(task.movers), list(task.labels), task.means, task.shares] for task in self.seen]
+        kept = {"centre": self.centre, "scale": self.scale, "covariance": self.covariance}
+        return {"seen": seen, "count": self.count} | kept
 
     def restored(self, state: dict[str, Any], device: torch.device) -> Allocation:
         """What `state_dict` was taken from."""
-        seen = [
-            Seen(tuple(m), tuple(c), *(tensor.to(device) for tensor in gaussian))
-            for m, c, *gaussian in state["seen"]
-        ]
-        centre, scale = state["centre"], state["scale"]
-        if centre is None or scale is None:
-            return self._with(seen, None, None)
-        return self._with(seen, centre.to(device), scale.to(device))
+        found = self._with([
+            Seen(tuple(movers), tuple(labels), means.to(device), shares.to(device))
+            for movers, labels, means, shares in state["seen"]
+        ])  # fmt: skip
+        found.count = state["count"]
+        kept = (state[name] for name in ("centre", "scale", "covariance"))
+        found.centre, found.scale, found.covariance = (None if t is None else t.to(device) for t in kept)
+        return found
 
 
 class Look(nn.Module):
-    """log w_i(x) (N, S) of flattened inputs (S, F) that are from one of some tasks."""
+    """log w_i(x) (N, S) of flattened inputs (S, F) that are from one of some tasks.
 
-    means: Tensor
-    precisions: Tensor
+    With one covariance the square of the sketch itself is the same for all tasks and falls out, so that
+    the log density of each (task, label) is a linear function of the sketch.
+    """
+
     share_NT: Tensor
 
-    def __init__(self, allocation: Allocation, tasks: Sequence[Seen]) -> None:
+    def __init__(self, allocation: Allocation, seen: Sequence[Seen], valid: set[int]) -> None:
         super().__init__()
         assert allocation.centre is not None
         assert allocation.scale is not None
-        centre, scale, sharpness = allocation.centre, allocation.scale, allocation.sharpness
+        assert allocation.covariance is not None
+        centre, scale, self.tasks = allocation.centre, allocation.scale, len(seen)
         projection = directions(len(centre), allocation.size).to(centre) / scale[:, None]
         self.register_buffer("projection", projection)
         self.register_buffer("offset", centre @ projection)
-        self.register_buffer("means", torch.stack([task.mean for task in tasks]))
-        self.register_buffer("precisions", sharpness * torch.stack([task.precision for task in tasks]))
-        self.register_buffer("log_dets", sharpness * torch.stack([task.log_det for task in tasks]))
-        share_NT = torch.full((allocation.modes, len(tasks)), -math.inf)
-        for number, task in enumerate(tasks):
+        chosen = [torch.tensor([label in valid for label in task.labels]) for task in seen]
+        means_KD = torch.cat(
+            [task.means[rows.to(centre.device)] for task, rows in zip(seen, chosen, strict=True)]
+        )
+        shares = [task.shares[rows.to(centre.device)] for task, rows in zip(seen, chosen, strict=True)]
+        slopes_KD = (
+            allocation.sharpness * torch.linalg.solve(shrunk(allocation.covariance), means_KD.double().T).T
+        )
+        offsets_K = torch.cat([(s / s.sum()).log() for s in shares]) - ((slopes_KD * means_KD).sum(dim=1) / 2)
+        self.register_buffer("slopes", slopes_KD.to(centre))
+        self.register_buffer("offsets", offsets_K.to(centre))
+        self.sizes = [len(s) for s in shares]
+        share_NT = torch.full((allocation.modes, len(seen)), -math.inf)
+        for number, task in enumerate(seen):
             share_NT[list(task.movers), number] = -math.log(len(task.movers))
         self.register_buffer("share_NT", share_NT.to(centre))
 
     def forward(self, flat_SF: Tensor) -> Tensor:
         """log sum over tasks of p(task | x) / (number of its movers), where the mode is one of them."""
         sketch_SD = flat_SF @ self.get_buffer("projection") - self.get_buffer("offset")
-        away_TSD = sketch_SD[None] - self.means[:, None]
-        squares_TS = ((away_TSD @ self.precisions) * away_TSD).sum(dim=2)
-        log_p_TS = torch.log_softmax(-(squares_TS + self.get_buffer("log_dets")[:, None]) / 2, dim=0)
+        logs_SK = sketch_SD @ self.get_buffer("slopes").T + self.get_buffer("offsets")
+        log_p_TS = torch.stack([part.logsumexp(dim=1) for part in logs_SK.split(self.sizes, dim=1)])
+        log_p_TS = torch.log_softmax(log_p_TS, dim=0)
         return torch.logsumexp(self.share_NT[:, :, None] + log_p_TS[None], dim=1)
 
 
-def numbers(tasks: int, features: int, size: int) -> int:
-    """How many numbers are kept for so many tasks of inputs (S, features); a symmetric matrix counts half.
+def shrunk(covariance: Tensor) -> Tensor:
+    """Towards a sphere, in double precision: regular whatever was seen."""
+    exact = covariance.double()
+    sphere = exact.diagonal().mean().clamp_min(1e-6) * torch.eye(len(exact)).to(exact)
+    return (1 - SHRINKAGE) * exact + SHRINKAGE * sphere
 
-    >>> numbers(tasks=5, features=2048, size=128)
-    46021
+
+def expected(stream: Stream, features: int, size: int) -> int:
+    """How many numbers will be kept at the end of a stream, every task having all of its labels."""
+    return numbers(sum(len(task.classes) for task in stream), features, size)
+
+
+def numbers(labels: int, features: int, size: int) -> int:
+    """How many numbers are kept of so many labels (counted in each task) of inputs (S, features).
+
+    A symmetric matrix counts half.
+
+    >>> numbers(labels=5 * 20, features=2048, size=128)
+    25253
     """
     size = min(size, features)
-    return 2 * features + tasks * (1 + size + size * (size + 1) // 2)
+    return 1 + 2 * features + labels * (1 + size) + size * (size + 1) // 2
 
 
 def flattened(inputs: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from manymodes.observe import Curves
 from manymodes.outputs import Valid, of_targets
 from manymodes.penalties import Quadratic, distances, distillation
 from manymodes.resting import Resting
-from manymodes.strategies.allocation import Allocation, flattened, numbers
+from manymodes.strategies.allocation import Allocation, expected, flattened
 from manymodes.strategies.at_once import AtOnce, owner
 from manymodes.strategies.base import Strategy, Training
 from manymodes.strategies.checks import check_options
@@ -42,6 +42,8 @@ CHOICES = {
     "weighting": ("equal", "familiar"),
 }
 
+
+SKETCH = 256
 
 # What became of a mode in an epoch: its log p(true class) on the training data, and what the search needs.
 Turn = tuple[Tensor | None, tuple[Tensor, float] | None]
@@ -117,8 +119,8 @@ class MOTA(AtOnce):
         movers: int = 0,
         start: str = "own",
         weighting: str = "equal",
-        sketch: int = 128,
-        sharpness: float = 0.125,
+        sketch: int = SKETCH,
+        sharpness: float = 0.25,
         **training: Unpack[Training],
     ) -> None:
         super().__init__(model, modes=modes, separation=separation, mode_parallel=mode_parallel, **training)
@@ -454,7 +456,7 @@ class MOTA(AtOnce):
             return 0
         sample = torch.zeros(1, *stream.input_shape)
         seen = flattened(model.rest(sample) if isinstance(model, Resting) else sample)
-        return numbers(len(stream), seen.shape[1], options.get("sketch", 128))
+        return expected(stream, seen.shape[1], options.get("sketch", SKETCH))
 
     # ---- state --------------------------------------------------------------------------------------
 
