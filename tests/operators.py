@@ -5,15 +5,17 @@ Importing this does it; `python tests/operators.py SCRIPT` does it and runs the 
 
 import runpy
 import sys
+from contextlib import suppress
 
 import torch
 
 LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
-try:
-    import torchvision  # noqa: F401
-except RuntimeError:  # operator torchvision::nms does not exist
-    for name in ("nms", "qnms"):
-        LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+with suppress(ModuleNotFoundError):  # no torchvision: nothing to mend
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:  # operator torchvision::nms does not exist
+        for name in ("nms", "qnms"):
+            LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 if __name__ == "__main__":
     sys.argv = sys.argv[1:]
