@@ -35,7 +35,8 @@ TOGETHER = ("run", "compare", "reproduce")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    0 done, 1 some runs of several failed and the others are done, 2 a person's mistake, 130 interrupted.
+    0 done, 1 some runs of several failed and the others are done (or `| head` has read enough),
+    2 a person's mistake, 130 interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
@@ -51,10 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown("command", words[0], COMMANDS, "See manymodes --help.")
         module = importlib.import_module(f"manymodes.commands.{words[0]}")
         with _processes(words[0]), _told():
-            return int(module.main(words[1:]) or 0)
+            code = int(module.main(words[1:]) or 0)
+            sys.stdout.flush()  # here, where it can be answered that nobody reads it
+            return code
     except UserError as error:
         _complain(f"{_which()}error: {one_line(error, most=2000)}")
         return error.code
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        return 1
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
@@ -88,6 +95,16 @@ def _complain(text: str) -> None:
         print(f"manymodes: {text}", file=sys.stderr)
     except OSError:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # what is left in the old one would fail again
+
+
+def _unread() -> bool:
+    """Whether it is our output that nobody reads any more; what is left of it is dropped."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 @contextmanager
