@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 
@@ -109,13 +110,15 @@ def _unread() -> bool:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What the package reports to its logger (which weights were loaded, and which not) is printed."""
+    """What is logged (which weights were loaded, and which not) and warned of is printed in plain lines."""
     logger, handler = logging.getLogger("manymodes"), logging.StreamHandler()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda text, *where, **more: _complain(f"warning: {text}")
+            yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
