@@ -50,11 +50,22 @@ guided: $(READY) ## fuzzing guided by coverage, where our own code reads bytes (
 bench: $(READY)  ## speed and memory beside their bounds, one table; JSON and picture in benchmarks/results
 	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
-avalanche:       ## tests of MOTA as a strategy of Avalanche, in an environment of their own
-	$(PYTHON) -m venv .venv-avalanche
-	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" torchvision==0.28.0
-	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check -e ".[avalanche]" pytest hypothesis
-	OMP_NUM_THREADS=1 .venv-avalanche/bin/python -m pytest tests/test_contrib_avalanche.py
+# Avalanche needs a torchvision, which nothing else here may find. Its environment is lent what the first one has:
+# torch and the rest are there once.
+AVALANCHE := .venv-avalanche/.ready
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+$(AVALANCHE): $(READY) benchmarks/peers.txt
+	rm -rf .venv-avalanche
+	$(BIN)/python -m venv --without-pip .venv-avalanche
+	site=$$(.venv-avalanche/bin/python -c '$(SITE)'); \
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" > "$$site/lent.pth"
+	$(BIN)/python -m pip --disable-pip-version-check --python .venv-avalanche/bin/python \
+		install --quiet -c constraints.txt -r benchmarks/peers.txt
+	touch $@
+
+avalanche: $(AVALANCHE) ## MOTA as a strategy of Avalanche, and methods beside Avalanche's: tests and example
+	OMP_NUM_THREADS=1 .venv-avalanche/bin/python -m pytest tests/test_contrib_avalanche.py tests/test_peers.py \
+		tests/release/test_examples.py::test_the_one_for_avalanche
 
 docs: $(READY)   ## the site, in site/index.html; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

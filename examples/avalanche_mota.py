@@ -18,8 +18,8 @@ try:
     from avalanche.models import as_multitask
     from avalanche.training import Naive
     from avalanche.training.plugins import EvaluationPlugin
-except ImportError:
-    sys.exit("this example needs Avalanche: pip install 'manymodes[avalanche]'")
+except (ImportError, RuntimeError) as error:  # a torchvision that does not fit torch raises RuntimeError
+    sys.exit(f'this example needs Avalanche: pip install "manymodes[avalanche]" ({error})')
 
 from manymodes.contrib.avalanche import MOTA, ManyModes
 

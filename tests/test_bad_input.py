@@ -72,6 +72,7 @@ MISTAKES = {
     "run --resume DIR/none": "is not a run directory: it has no config.yaml",
     # the other commands
     "compare --strategies ewc,ewk": "unknown strategy 'ewk'; did you mean 'ewc'?",
+    "compare --strategy ewc": "--strategies ewc,...",
     "compare --strategies ewc,ewc": "--strategies names 'ewc' twice",
     "compare --strategies mota:modes=0": "modes must be a whole number from 1, not 0",
     "compare --equal-capacity perhaps": "equal_capacity must be true or false, not 'perhaps'",

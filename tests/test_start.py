@@ -1,6 +1,7 @@
 """The command line answers at once: what it imports is counted, not timed."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -48,3 +49,14 @@ def test_the_counting_sees_an_import():
     _, modules = imported("list", "models")
     assert "rich" in modules
     assert "torch" not in modules
+
+
+@pytest.mark.parametrize("words", ["list strategies", "reproduce"])
+def test_a_reader_that_leaves_is_no_traceback(words):
+    """`manymodes list | head -1`: here the reader has left before it starts."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "manymodes", *words.split()]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")

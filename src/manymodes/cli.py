@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 
@@ -35,7 +36,8 @@ TOGETHER = ("run", "compare", "reproduce")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    0 done, 1 some runs of several failed and the others are done, 2 a person's mistake, 130 interrupted.
+    0 done, 1 some runs of several failed and the others are done (or `| head` has read enough),
+    2 a person's mistake, 130 interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
@@ -51,10 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown("command", words[0], COMMANDS, "See manymodes --help.")
         module = importlib.import_module(f"manymodes.commands.{words[0]}")
         with _processes(words[0]), _told():
-            return int(module.main(words[1:]) or 0)
+            code = int(module.main(words[1:]) or 0)
+            sys.stdout.flush()  # here, where it can be answered that nobody reads it
+            return code
     except UserError as error:
         _complain(f"{_which()}error: {one_line(error, most=2000)}")
         return error.code
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        return 1
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
@@ -90,15 +98,27 @@ def _complain(text: str) -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # what is left in the old one would fail again
 
 
+def _unread() -> bool:
+    """Whether it is our output that nobody reads any more; what is left of it is dropped."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
 @contextmanager
 def _told() -> Iterator[None]:
-    """What the package reports to its logger (which weights were loaded, and which not) is printed."""
+    """What is logged (which weights were loaded, and which not) and warned of is printed in plain lines."""
     logger, handler = logging.getLogger("manymodes"), logging.StreamHandler()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda text, *where, **more: _complain(f"warning: {text}")
+            yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)

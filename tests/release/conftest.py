@@ -71,7 +71,8 @@ def _install(shared):
     pip = ["-m", "pip", "--disable-pip-version-check", "--python", venv / "bin" / "python"]
     _do(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel)
     own = venv / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
-    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    lent = [path for path in sys.path if Path(path).name == "site-packages"]  # two where one lends another
+    (own / "dependencies.pth").write_text("\n".join(lent), encoding="utf-8")
 
 
 def _do(*words):

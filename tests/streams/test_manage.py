@@ -2,6 +2,7 @@
 
 import pytest
 
+from manymodes.cli import main
 from manymodes.errors import UserError
 from manymodes.streams import cifar100, cifar_files
 from manymodes.streams.manage import check_stream, fetch_stream
@@ -51,12 +52,28 @@ def test_streams_without_a_download(pacs_dir, tmp_path):
     assert fetch_stream("digits", tmp_path) == ["digits: nothing to fetch"]
     assert "5 tasks, 10 outputs, inputs 1x8x8" in check_stream("digits")[0]
     assert "4 tasks" in check_stream("pacs", pacs_dir)[0]
+    with pytest.raises(UserError, match="no official direct link"):
+        fetch_stream("pacs", tmp_path)
 
 
 def test_own_data_needs_a_path(tmp_path):
-    with pytest.raises(UserError, match="--data-dir PATH"):
+    with pytest.raises(UserError, match="data check folder --path"):
         check_stream("folder")
     with pytest.raises(UserError, match="has no images"):
         check_stream("folder", tmp_path)
     with pytest.raises(UserError, match="did you mean"):
         check_stream("folders", tmp_path)
+
+
+def test_check_takes_the_options_of_the_stream(capsys):
+    assert main(["data", "check", "digits", "--scenario", "instance", "--tasks", "3"]) == 0
+    assert "scenario 'instance', 3 tasks" in capsys.readouterr().out
+    for wrong, said in (
+        (["--scenari", "task"], "did you mean '--scenario'"),
+        (["--tasks", "x"], "whole number"),
+    ):
+        assert main(["data", "check", "digits", *wrong]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["data", "fetch", "--help"]) == 0
+    assert "manymodes data check folder --path" in capsys.readouterr().out
+    assert main(["data", "fetch", "digits", "--tasks", "3"]) == 2

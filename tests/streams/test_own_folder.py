@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 
 import manymodes as mm
 import manymodes.streams as streams
+from manymodes.cli import main
 from manymodes.errors import UserError
 from manymodes.streams.mapped import MappedData
 from manymodes.task import TensorData
@@ -153,6 +154,14 @@ def test_unreadable_images(tmp_path, memory_gb):
     assert sum(len(part) for task in stream for part in (task.train, task.val, task.test)) == 58
     assert len(stream.info["unreadable"]) == 2
     assert "3.png" in stream.info["unreadable"][0]
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_command_line_warns_in_plain_lines(tmp_path, capsys):
+    write(tmp_path, SAME)
+    (tmp_path / "site 2" / "digit 1" / "5.png").write_bytes(b"no image")
+    assert main(["data", "check", "folder", "--path", str(tmp_path), "--skip-unreadable", "true"]) == 0
+    assert capsys.readouterr().err.startswith("manymodes: warning: 1 of 60 images cannot be read")
 
 
 def test_image_that_breaks_later_is_named(tmp_path):

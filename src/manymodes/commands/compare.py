@@ -46,6 +46,12 @@ def plan(argv: Sequence[str]) -> tuple[list[Config], Request, bool]:
     """
     pairs = split(with_config_file(argv))
     own = {name: value for name, value in pairs if name in COMPARE}
+    one = next((value for name, value in pairs if name in ("strategy", "strategy.name")), None)
+    if one is not None:
+        raise UserError(
+            f"--strategy {one} (or a run's --config) is for `manymodes run`; compare takes several: "
+            f"--strategies {one},..."
+        )
     if isinstance(own.get("strategies"), Flag):
         raise UserError("--strategies needs a value, e.g. finetune,ewc,mota:modes=4")
     rows = _rows(own.get("strategies", "all"))

@@ -11,6 +11,9 @@ from rich.text import Text
 
 from manymodes.errors import unknown
 
+NOTES = {
+    "models": "Sizes at ten outputs. --weights FILE or hf:ORG/NAME (downloaded) starts from trained weights."
+}
 Entry = tuple[str, str, str]  # name, what it is, and what a person should know before asking for it
 
 
@@ -25,6 +28,8 @@ def main(argv: Sequence[str]) -> int:
     console = Console(width=None if sys.stdout.isatty() else 120)
     for kind in argv or KINDS:
         console.print(_table(kind))
+        if kind in NOTES:
+            console.print(Text(f"{NOTES[kind]}\n", "dim"))
     return 0
 
 
@@ -58,11 +63,7 @@ def _models() -> Iterator[Entry]:
     from manymodes.models.registry import LIBRARIES, REGISTRY
 
     for name, entry in REGISTRY.items():
-        yield (
-            name,
-            entry.about,
-            f"{entry.size}; download: nothing, or trained weights with --weights hf:ORG/NAME",
-        )
+        yield name, entry.about, f"{entry.size}; download: nothing"
     for name, library in LIBRARIES.items():
         yield name, library.about, f"licence: {library.licence}; download: {library.download}"
     yield "my.module:make", "your own", ""

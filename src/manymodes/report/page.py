@@ -49,7 +49,7 @@ def render(parts: Sequence[Part], notes: Sequence[str], viewer: str, title: str)
         "title": escape(title),
         "style": _asset("page.css"),
         "tokens": _tokens(),
-        "lead": "".join(f"<p class=lead>{escape(words.headline(part.table))}</p>" for part in parts[:1]),
+        "lead": _lead(parts[0]) if len(parts) == 1 else "",  # with several each says it below its heading
         "facts": _facts(parts),
         "nav": _nav(parts),
         "body": body,
@@ -110,9 +110,13 @@ def _data(parts: Sequence[Part]) -> dict[str, Any]:
 def _part(number: int, part: Part, several: bool) -> str:
     experiment = part.table.experiment
     heading = f"<h2 id=e{number}>{escape(experiment.title)}</h2>" if several else ""
-    lead = f"<p class=lead>{escape(words.headline(part.table))}</p>" if several and number else ""
+    lead = _lead(part) if several else ""
     sections = "\n".join(_section(number, part, section) for section in part.sections)
     return f"<div class=experiment data-experiment={number}>{heading}{lead}{sections}</div>"
+
+
+def _lead(part: Part) -> str:
+    return f"<p class=lead>{escape(words.headline(part.table))}</p>"
 
 
 def _section(number: int, part: Part, section: Section) -> str:

@@ -6,6 +6,7 @@ import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from manymodes.errors import UserError, require
 from manymodes.streams import find_stream, make_stream
@@ -20,18 +21,25 @@ def fetch_stream(name: str, data_dir: str | Path | None = None) -> list[str]:
     """Download what the stream needs and has not; lines that say where it is now."""
     module = _module(name)
     if not hasattr(module, "fetch"):
+        theirs = "data_dir" in inspect.signature(find_stream(name)).parameters
+        require(
+            not theirs,
+            f"{name} has no official direct link: get it yourself, and see with manymodes data check {name} "
+            "--data-dir DIR whether it is all there",
+        )
         return [f"{name}: nothing to fetch"]
     root = data_root(data_dir)
     return [f"{name}: its data is in {module.fetch(root)}", *_use(name, data_dir)]
 
 
-def check_stream(name: str, data_dir: str | Path | None = None) -> list[str]:
+def check_stream(name: str, data_dir: str | Path | None = None, **options: Any) -> list[str]:
     """Read the downloaded files again, load the stream, say what it holds; a UserError where it is wrong."""
     key = name.replace("_", "-")
-    options: dict[str, str | Path | None] = {}
     if key in OWN:
-        require(data_dir is not None, f"which data? manymodes data check {name} --data-dir PATH")
-        options[OWN[key]] = str(data_dir)
+        if data_dir is not None:
+            options.setdefault(OWN[key], str(data_dir))
+        option = OWN[key]
+        require(option in options, f"which data? manymodes data check {name} --{option} ...")
     elif "data_dir" in inspect.signature(find_stream(name)).parameters:
         options["data_dir"] = data_dir
     lines = _files(_module(name), data_root(data_dir))
