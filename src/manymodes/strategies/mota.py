@@ -190,8 +190,12 @@ class MOTA(AtOnce):
         self.choice = self.surface = None
         self._checkpoints = None
         if self.tasks_learnt > 0 and self.backtracking:
-            self._checkpoints = Checkpoints(len(self.moving), self.drift_weight, self.workspace)
+            self._checkpoints = self._new_checkpoints()
             self._curves = Curves(len(self.moving), self.epochs)
+
+    def _new_checkpoints(self) -> Checkpoints:
+        bases = None if self.before is None else [self.before.theta[mode] for mode in self.moving]
+        return Checkpoints(len(self.moving), self.drift_weight, self.workspace, bases)
 
     def _succeed(self, mode: int) -> None:
         """A mode that never moved begins where the last mover stands."""
@@ -493,7 +497,7 @@ class MOTA(AtOnce):
             self.allocation = self.allocation.restored(state["allocation"], self.model.device)
         self._checkpoints, self._curves = None, Curves(0, 1)
         if state["checkpoints"] is not None:
-            self._checkpoints = Checkpoints(len(self.moving), self.drift_weight, self.workspace)
+            self._checkpoints = self._new_checkpoints()
             self._checkpoints.load_state_dict(state["checkpoints"])
             self._curves = Curves(len(self.moving), self.epochs)
             self._curves.load_state_dict(state["curves"])
