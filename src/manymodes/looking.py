@@ -1,39 +1,23 @@
 """Passes that need no gradient: the same function of its inputs, computed with quicker products.
 
-PyTorch comes with two libraries of matrix products for processors and takes the same one whatever the
-processor; the other was measured to be twice as fast on one with wide vectors. And a convolution over an
-image hardly larger than its kernel multiplies mostly by the padding: written as one matrix it does not.
-Results differ by rounding.
+A convolution over an image hardly larger than its kernel multiplies mostly by the padding: written as one
+matrix it does not. Results differ by rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from manymodes.flat import FlatModel
+from manymodes.products import PLAIN, dense_layers, product, quick
 
 FEW = 64  # samples for which no matrix is worth making
 FIRST = 4  # channels: layers of so few want their weights channels-last, whatever the input
-
-Forward = Callable[[Tensor], Tensor]
-
-
-def product(x_SI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """x @ weight^T + bias of float32 matrices on a processor, without a gradient.
-
-    >>> product(torch.ones(2, 3), torch.ones(1, 3), torch.ones(1)).tolist()
-    [[4.0], [4.0]]
-    """
-    if not torch.backends.mkldnn.is_available():
-        return functional.linear(x_SI, weight_OI, bias_O)
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x_SI, weight_OI, bias_O, "none", [], "")
-    return found
 
 
 def sample_count(model: FlatModel) -> int:
@@ -49,40 +33,32 @@ def sample_count(model: FlatModel) -> int:
 @contextmanager
 def looking(model: FlatModel) -> Iterator[None]:
     """Inside: eval mode, no gradients, and layers with a quicker way take it. The vector must not change."""
-    quick = [(layer, _quick(layer)) for layer in model.module.modules()]
-    with torch.no_grad(), model.evaluating():
-        changed = [(layer, forward) for layer, forward in quick if forward is not None]
-        for layer, forward in changed:
-            layer.forward = forward
+    convolutions = [layer for layer in model.module.modules() if _fits(layer)]
+    with torch.no_grad(), model.evaluating(), quick(dense_layers(model.module)):
+        for layer in convolutions:
+            vars(layer)["forward"] = _Convolution(layer)
         try:
             yield
         finally:
-            for layer, _ in changed:
-                del layer.forward  # the class's own is found again
+            for layer in convolutions:
+                del vars(layer)["forward"]  # the class's own is found again
 
 
-def _quick(layer: nn.Module) -> Forward | None:
-    """Another forward of a plain layer on a processor; a subclass may compute something else."""
-    own = type(layer).forward
-    if own not in (nn.Linear.forward, nn.Conv2d.forward) or "forward" in vars(layer):
-        return None
-    assert isinstance(layer, nn.Linear | nn.Conv2d)
-    if layer.weight.device.type != "cpu" or layer.weight.dtype != torch.float32:
-        return None
-    if isinstance(layer, nn.Linear):
-        return partial(_linear, layer)
+def _fits(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """A plain convolution on a processor; a subclass may compute something else."""
+    if type(layer).forward is not nn.Conv2d.forward or "forward" in vars(layer):
+        return False
+    assert isinstance(layer, nn.Conv2d)
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-    return _Convolution(layer) if plain and not isinstance(layer.padding, str) else None
+    return (
+        plain
+        and not isinstance(layer.padding, str)
+        and (layer.weight.device.type, layer.weight.dtype) == PLAIN
+    )
 
 
 def _plain(x: Tensor) -> bool:
     return x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-
-
-def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    if _plain(x) and x.dim() == 2 and len(x) >= FEW:
-        return product(x, layer.weight, layer.bias)
-    return functional.linear(x, layer.weight, layer.bias)
 
 
 class _Convolution:

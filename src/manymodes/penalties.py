@@ -116,36 +116,34 @@ def distillation(
     logits: Tensor, teacher_log_probs: Sequence[Tensor], groups: Sequence[Tensor], temperature: float
 ) -> Tensor:
     """The mean of `distances` over the samples."""
-    with torch.no_grad():
-        gradient = torch.zeros_like(logits)
-        mean = add_distillation(gradient, logits, teacher_log_probs, groups, temperature)
+    mean, gradient = distillation_with_gradient(logits, teacher_log_probs, groups, temperature)
     return known(logits, mean, gradient)
 
 
-def add_distillation(
-    gradient: Tensor,
-    logits: Tensor,
-    teacher_log_probs: Sequence[Tensor],
-    groups: Sequence[Tensor],
-    temperature: float,
-    weight: float = 1.0,
-) -> Tensor:
-    """The mean of `distances` over the samples; `weight` times its gradient on the logits is added up.
+@torch.no_grad()
+def distillation_with_gradient(
+    logits: Tensor, teacher_log_probs: Sequence[Tensor], groups: Sequence[Tensor], temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The mean of `distances` over the samples, and its gradient on the logits (S, C).
 
-    For a group that is T (student - teacher) / S, the softened distributions.
+    On a group that is T (student - teacher) / S, the softened distributions.
     """
-    total, share = logits.new_zeros(()), weight * temperature / len(logits)
-    for group, teacher in zip(groups, teacher_log_probs, strict=True):
-        whole = len(group) == logits.shape[1]  # a gather of everything would cost as much as the rest
-        student = log_softmax((logits if whole else logits.index_select(1, group)) / temperature, dim=1)
-        wanted = teacher.exp()
-        total = total + torch.dot(wanted.view(-1), (teacher - student).view(-1))
-        apart = student.exp_().sub_(wanted)
-        if whole:
-            gradient.add_(apart, alpha=share)
-        else:
-            gradient.index_add_(1, group, apart, alpha=share)
-    return total * (temperature**2 / len(logits))
+    if not groups:
+        return logits.new_zeros(()), torch.zeros_like(logits)
+    whole = [len(group) == logits.shape[1] for group in groups]  # a gather of everything would cost as much
+    parts, totals = [], []
+    for group, teacher, everything in zip(groups, teacher_log_probs, whole, strict=True):
+        own = logits if everything else logits.index_select(1, group)
+        student, wanted = log_softmax(own / temperature, dim=1), teacher.exp()
+        totals.append(torch.dot(wanted.view(-1), (teacher - student).view(-1)))
+        parts.append(student.exp_().sub_(wanted))
+    mean = sum(totals[1:], totals[0]) * (temperature**2 / len(logits))
+    if whole == [True]:
+        return mean, parts[0].mul_(temperature / len(logits))
+    gradient = torch.zeros_like(logits)
+    for group, part in zip(groups, parts, strict=True):
+        gradient.index_add_(1, group, part, alpha=temperature / len(logits))
+    return mean, gradient
 
 
 def old_groups(seen: Iterable[Sequence[int]], device: torch.device | None = None) -> list[Tensor]:

@@ -20,7 +20,7 @@ from manymodes.looking import looking, sample_count
 from manymodes.modes import Modes, joint_loss
 from manymodes.observe import Curves
 from manymodes.outputs import Valid, of_targets
-from manymodes.penalties import Quadratic, add_distillation, distances, distillation
+from manymodes.penalties import Quadratic, distances, distillation, distillation_with_gradient
 from manymodes.resting import Resting
 from manymodes.strategies.allocation import Allocation, flattened, numbers
 from manymodes.strategies.at_once import AtOnce, owner
@@ -310,9 +310,9 @@ class MOTA(AtOnce):
         value, gradient_SK = joint_loss(columns, targets, rest, len(self.moving), self.joint_weight)
         pull = valid.widen(gradient_SK)
         if soft is not None:
-            with torch.no_grad():
-                old = self._groups[mode], self.temperature, self.distillation
-                distance = add_distillation(pull, logits, soft, *old)
+            towards = self._groups[mode], self.temperature
+            distance, gradient = distillation_with_gradient(logits, soft, *towards)
+            pull.add_(gradient, alpha=self.distillation)
             self._distance.add(distance)
             value = torch.add(value, distance, alpha=self.distillation)
         return known(logits, value, pull)
