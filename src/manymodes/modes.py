@@ -118,5 +118,5 @@ def joint_loss(
     value = joint_weight * math.log(num_modes) - torch.lerp(own_S, joint_S, joint_weight).mean()
     pull_S = own_S.sub_(joint_S).exp_().mul_(joint_weight / len(own_S)).add_((1 - joint_weight) / len(own_S))
     p_SC = log_p_SC.exp_()
-    p_SC.scatter_(1, where, -1.0, reduce="add")
+    p_SC.scatter_add_(1, where, p_SC.new_full(where.shape, -1))
     return value, p_SC.mul_(pull_S[:, None])
