@@ -69,7 +69,7 @@ def learn(given: argparse.Namespace) -> dict[str, Any]:
             return
         kept.append([len(rows) for rows in checkpoints.kept])
         scratch = checkpoints._scratch
-        disk.append(0.0 if scratch is None else scratch._slots * scratch._bytes / GB)
+        disk.append(0.0 if scratch is None else scratch.size / GB)
 
     before, started = peak(reset=True), time.perf_counter()
     learner.learn(task((5, 6, 7, 8, 9), given.train, given.held_out), on_epoch=watch)

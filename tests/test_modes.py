@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 
 from manymodes.flat import FlatModel
-from manymodes.modes import Modes, cosine, joint, pairwise_cosine, simplex
+from manymodes.modes import Modes, cosine, joint, joint_loss, pairwise_cosine, simplex
 from tests.reference import modes as slow
 from tests.toys import net
 
@@ -151,3 +151,24 @@ def test_joint_is_the_average_distribution(modes, samples, classes, seed, scale)
 def test_joint_stays_finite_where_probabilities_vanish():
     log_probs = nn.functional.log_softmax(torch.tensor([[[0.0, -1e4]], [[0.0, -2e4]]]), dim=2)
     assert joint(log_probs)[0, 1].item() == pytest.approx(-1e4 - 0.6931, abs=1e-2)
+
+
+@given(st.integers(2, 6), st.integers(1, 5), st.integers(2, 6), st.floats(0, 1), st.integers(0, 2**31))
+def test_the_joint_loss_and_its_gradient_are_autograds(modes, samples, classes, weight, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 5 * torch.randn(modes, samples, classes, generator=generator, dtype=torch.float64)
+    targets = torch.randint(classes, (samples,), generator=generator)
+    rest = logits[1:].softmax(2)[:, range(samples), targets].sum(0).log()
+    own = logits[0].clone().requires_grad_(True)
+    expected = slow.joint_loss([own, *logits[1:]], targets, weight)
+    expected.backward()
+    value, gradient = joint_loss(own.detach(), targets, rest, modes, weight)
+    torch.testing.assert_close(value, expected.detach(), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(gradient, own.grad, rtol=1e-8, atol=1e-11)
+
+
+def test_the_joint_loss_of_a_hopeless_sample_is_finite():
+    logits = torch.tensor([[0.0, 200.0]])
+    value, gradient = joint_loss(logits, torch.tensor([0]), torch.tensor([-300.0]), 2, 1.0)
+    assert value.isfinite()
+    assert gradient.tolist() == [[-1.0, 1.0]]  # it alone is responsible

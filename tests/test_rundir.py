@@ -1,5 +1,6 @@
 """The run directory: what is written when, which checkpoints stay, who may write."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -112,21 +113,22 @@ def test_what_goes_to_the_pool_as_it_is_loaded_stays_there(directory, monkeypatc
     directory.restore(learner)
     rows = [row for rows in learner._checkpoints.kept for row in rows]
     assert rows
-    assert all(row.weights.load()["theta"].shape == learner.modes.theta[0].shape for row in rows)
+    assert all(row.weights.load()["packed"].numel() > 0 for row in rows)
 
 
 def test_checkpoints_in_the_three_places_are_the_same(tmp_path, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     thetas, buffers = torch.randn(6, 40, generator=generator), torch.randn(6, 3, generator=generator)
     probabilities = torch.rand(6, 9, generator=generator)
-    pools = []
-    for memory, folder in ((2**20, None), (0, tmp_path / "pool"), (0, None), (350, None)):
+    pools, bases = [], [thetas[0].clone(), torch.randn(40, generator=generator)]
+    places = ((2**20, None), (0, tmp_path / "pool"), (0, None), (350, None))
+    for (memory, folder), base in itertools.product(places, (None, bases)):
         monkeypatch.setattr(checkpoints, "MEMORY_BYTES", memory)
-        pool = Checkpoints(2, 0.1, folder)
+        pool = Checkpoints(2, 0.1, folder, base)
         for n in range(6):
             pool.add(n % 2, n, thetas[n].clone(), buffers[n].clone(), probabilities[n], 0.1)
         pools.append(pool)
-        again = Checkpoints(2, 0.1, folder)
+        again = Checkpoints(2, 0.1, folder, base)
         again.load_state_dict(pool.state_dict())
         pools.append(again)
     for pool in pools:
@@ -143,10 +145,17 @@ def test_checkpoints_in_the_three_places_are_the_same(tmp_path, monkeypatch):
 
 def test_scratch_space_has_no_name(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    scratch = Scratch(4000)
+    monkeypatch.setattr("manymodes.scratch.BLOCK", 1024)
+    scratch = Scratch()
     slots = [scratch.put(torch.full((1000,), float(n))) for n in range(3)]
     assert list(tmp_path.iterdir()) == []  # nothing to leak, however the process ends
     assert [scratch.get(slot).view(torch.float32).unique().tolist() for slot in slots] == [[0], [1], [2]]
+    scratch.drop(slots[1])
+    long, short = scratch.put(torch.arange(1500.0)), scratch.put(torch.arange(3.0))
+    assert scratch.get(long).view(torch.float32).tolist() == list(range(1500))
+    assert scratch.get(short).view(torch.float32).tolist() == [0, 1, 2]
+    assert scratch.get(slots[2]).view(torch.float32).unique().tolist() == [2]
+    assert scratch.size == (3 * 4 - 4 + 6 + 1) * 1024  # what was dropped is used again
 
 
 def test_events_are_cut_to_the_checkpoint(directory, learner):

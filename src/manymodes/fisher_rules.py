@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from manymodes.products import product
+
 BLOCK = 1 << 20  # numbers in a block of per-sample gradients: 4 MB stay in a processor's cache
 SQUARE_COST = 6  # to write, square and add a number takes the time of about six multiply-adds
 
@@ -31,7 +33,10 @@ def add_squares(out_KOI: Tensor, a_SLKI: Tensor, g_SLKO: Tensor) -> None:
             a = a_SLKI[:, shift:] * a_SLKI[:, : L - shift]
             g_KOT = g.permute(2, 3, 0, 1).reshape(K, outer, -1)
             a_KTI = a.permute(2, 0, 1, 3).reshape(K, -1, inner)
-            out_KOI.baddbmm_(g_KOT, a_KTI, alpha=2 if shift else 1)
+            if K == 1:
+                out_KOI[0].add_(product(g_KOT[0], a_KTI[0].t()), alpha=2 if shift else 1)
+            else:
+                out_KOI.baddbmm_(g_KOT, a_KTI, alpha=2 if shift else 1)
     else:
         size = max(1, BLOCK // (K * outer * inner))
         for a, g in zip(a_SLKI.split(size), g_SLKO.split(size), strict=True):

@@ -20,6 +20,7 @@ from manymodes.fisher_conv import ConvRule
 from manymodes.fisher_rules import NORMALISE, EmbeddingRule, LinearRule, NormRule, Rule
 from manymodes.fisher_samples import SampleSquares, squares_of
 from manymodes.flat import FlatModel
+from manymodes.products import dense_layers, quick
 
 # Found by the forward function: a subclass that computes something else is not mistaken for its parent.
 RULES: dict[Callable[..., Any], type[Rule]] = {
@@ -52,6 +53,7 @@ class SquareSums:
         self.flat, self.module = flat, flat.module
         self.dtype = torch.promote_types(flat.theta.dtype, torch.float32)
         named = dict(self.module.named_parameters())
+        self.dense = dense_layers(self.module)
         self.parameters = {s.name: named[s.name] for s in flat.segments if named[s.name].requires_grad}
         self.owned = _owned(self.module, self.parameters)
         self.rules = {
@@ -69,7 +71,8 @@ class SquareSums:
         """Add a batch: forward, then one backward per cotangent."""
         if not self.probed:
             self._probe(inputs[:2])
-        logits, calls = self._forward(inputs)
+        with quick(self.dense, weights=False):  # only the gradients at the layers' outputs are asked for
+            logits, calls = self._forward(inputs)
         count, cotangent = cotangents(logits.detach())
         for k in range(count):
             self._add_ruled(self.rules, calls, logits, cotangent(k), keep=k < count - 1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import log_softmax
 
 from manymodes.flat import FlatModel
 
@@ -95,3 +96,27 @@ def joint(log_probs_NSC: Tensor, log_weights_NS: Tensor | None = None) -> Tensor
     if log_weights_NS is not None:
         return torch.logsumexp(log_probs_NSC + log_weights_NS[:, :, None], dim=0)
     return torch.logsumexp(log_probs_NSC, dim=0) - math.log(len(log_probs_NSC))
+
+
+@torch.no_grad()
+def joint_loss(
+    logits_SC: Tensor, targets_S: Tensor, rest_S: Tensor, num_modes: int, joint_weight: float
+) -> tuple[Tensor, Tensor]:
+    """-mean_s of joint_weight * log rho(y|x) + (1 - joint_weight) * log p(y|x), and its gradient (S, C).
+
+    p is a mode's softmax, rho = (p + exp(rest)) / N, where rest = log sum_{j != i} p_j(y|x) is given. With
+    r = p / (p + exp(rest)), what the mode is responsible for, the gradient on the logits is
+    (joint_weight * r + 1 - joint_weight) * (p - one_hot(y)) / S.
+
+    >>> value, gradient = joint_loss(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([0.5]).log(), 2, 1.0)
+    >>> round(value.exp().item(), 4), gradient.tolist()
+    (2.0, [[-0.25, 0.25]])
+    """
+    log_p_SC, where = log_softmax(logits_SC, dim=1), targets_S[:, None]
+    own_S = log_p_SC.gather(1, where).squeeze(1)
+    joint_S = torch.logaddexp(own_S, rest_S)
+    value = joint_weight * math.log(num_modes) - torch.lerp(own_S, joint_S, joint_weight).mean()
+    pull_S = own_S.sub_(joint_S).exp_().mul_(joint_weight / len(own_S)).add_((1 - joint_weight) / len(own_S))
+    p_SC = log_p_SC.exp_()
+    p_SC.scatter_add_(1, where, p_SC.new_full(where.shape, -1))
+    return value, p_SC.mul_(pull_S[:, None])

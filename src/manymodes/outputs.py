@@ -59,6 +59,8 @@ class Valid:
 
     def widen(self, probabilities_SK: Tensor) -> Tensor:
         """Probabilities at full width, zero on the outputs that are not valid."""
+        if self._all:
+            return probabilities_SK
         full = probabilities_SK.new_zeros(len(probabilities_SK), self.num_outputs)
         full[:, self.columns] = probabilities_SK
         return full

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from manymodes.known import known
+
 BLOCK = 2**18  # on a CPU: what is between two operations stays in the cache, no large memory is asked for
 
 
@@ -114,7 +116,34 @@ def distillation(
     logits: Tensor, teacher_log_probs: Sequence[Tensor], groups: Sequence[Tensor], temperature: float
 ) -> Tensor:
     """The mean of `distances` over the samples."""
-    return distances(logits, teacher_log_probs, groups, temperature).mean()
+    mean, gradient = distillation_with_gradient(logits, teacher_log_probs, groups, temperature)
+    return known(logits, mean, gradient)
+
+
+@torch.no_grad()
+def distillation_with_gradient(
+    logits: Tensor, teacher_log_probs: Sequence[Tensor], groups: Sequence[Tensor], temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The mean of `distances` over the samples, and its gradient on the logits (S, C).
+
+    On a group that is T (student - teacher) / S, the softened distributions.
+    """
+    if not groups:
+        return logits.new_zeros(()), torch.zeros_like(logits)
+    whole = [len(group) == logits.shape[1] for group in groups]  # a gather of everything would cost as much
+    parts, totals = [], []
+    for group, teacher, everything in zip(groups, teacher_log_probs, whole, strict=True):
+        own = logits if everything else logits.index_select(1, group)
+        student, wanted = log_softmax(own / temperature, dim=1), teacher.exp()
+        totals.append(torch.dot(wanted.view(-1), (teacher - student).view(-1)))
+        parts.append(student.exp_().sub_(wanted))
+    mean = sum(totals[1:], totals[0]) * (temperature**2 / len(logits))
+    if whole == [True]:
+        return mean, parts[0].mul_(temperature / len(logits))
+    gradient = torch.zeros_like(logits)
+    for group, part in zip(groups, parts, strict=True):
+        gradient.index_add_(1, group, part, alpha=temperature / len(logits))
+    return mean, gradient
 
 
 def old_groups(seen: Iterable[Sequence[int]], device: torch.device | None = None) -> list[Tensor]:

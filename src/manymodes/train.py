@@ -98,9 +98,9 @@ def _rows(batch: Batch, rows: Tensor) -> Batch:
     return Batch(*(tensor[where] for tensor in batch))
 
 
-def over(data: Data, compute: Callable[[Batch], Tensor], device: torch.device) -> Tensor:
+def over(data: Data, compute: Callable[[Batch], Tensor], device: torch.device, size: int = 512) -> Tensor:
     """compute(batch) of all samples in their order, (S, ...); several processes share the work."""
-    order = distributed.part(torch.arange(len(data))).split(512)
+    order = distributed.part(torch.arange(len(data))).split(size)
     rows = [in_pieces(compute, batch) for batch in on_device(data.batches(order), device)]
     return distributed.gather(torch.cat(rows), len(data))
 

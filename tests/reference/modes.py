@@ -20,3 +20,13 @@ def joint(probabilities_NSC):
     for probabilities_SC in probabilities_NSC:
         total += probabilities_SC
     return total / len(probabilities_NSC)
+
+
+def joint_loss(logits_NSC, targets_S, joint_weight):
+    """-mean_s of joint_weight log rho(y|x) + (1 - joint_weight) log p(y|x), p the first mode's."""
+    total = 0.0
+    for s, y in enumerate(targets_S.tolist()):
+        own, *others = [torch.softmax(logits_SC[s], dim=0)[y] for logits_SC in logits_NSC]
+        rho = (own + sum(others)) / len(logits_NSC)
+        total = total - joint_weight * torch.log(rho) - (1 - joint_weight) * torch.log(own)
+    return total / len(targets_S)

@@ -322,7 +322,7 @@ def test_checkpoints_on_disk_give_the_same_result(limit, norm, monkeypatch, tmp_
     spilled, asked = mota(network(norm=norm)), []
     stored = checkpoints.Checkpoints._stored
     monkeypatch.setattr(
-        checkpoints.Checkpoints, "_stored", lambda self, w: (asked.append(stored(self, w)), asked[-1])[1]
+        checkpoints.Checkpoints, "_stored", lambda *given: (asked.append(stored(*given)), asked[-1])[1]
     )
     learn_all(spilled, tasks())
     assert any(not isinstance(where, dict) for where in asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,10 +15,12 @@ from manymodes import fisher, penalties
 from manymodes.backtracking import Choice
 from manymodes.checkpoints import Checkpoints
 from manymodes.errors import require, unknown
-from manymodes.modes import Modes
+from manymodes.known import known
+from manymodes.looking import looking, sample_count
+from manymodes.modes import Modes, joint_loss
 from manymodes.observe import Curves
 from manymodes.outputs import Valid, of_targets
-from manymodes.penalties import Quadratic, distances, distillation
+from manymodes.penalties import Quadratic, distances, distillation, distillation_with_gradient
 from manymodes.resting import Resting
 from manymodes.strategies.allocation import Allocation, expected, flattened
 from manymodes.strategies.at_once import AtOnce, owner
@@ -191,8 +192,12 @@ class MOTA(AtOnce):
         self.choice = self.surface = None
         self._checkpoints = None
         if self.tasks_learnt > 0 and self.backtracking:
-            self._checkpoints = Checkpoints(len(self.moving), self.drift_weight, self.workspace)
+            self._checkpoints = self._new_checkpoints()
             self._curves = Curves(len(self.moving), self.epochs)
+
+    def _new_checkpoints(self) -> Checkpoints:
+        bases = None if self.before is None else [self.before.theta[mode] for mode in self.moving]
+        return Checkpoints(len(self.moving), self.drift_weight, self.workspace, bases)
 
     def _succeed(self, mode: int) -> None:
         """A mode that never moved begins where the last mover stands."""
@@ -291,22 +296,28 @@ class MOTA(AtOnce):
         # What rests is computed first: it may borrow the module.
         rest = None
         if table_S is not None:
-            rest = table_S[batch.index.to(table_S.device)]
+            rest = table_S.index_select(0, batch.index.to(table_S.device))
         elif self._evaluates:
             rest = self._rest(mode, batch, valid)
         soft = self._teachers[mode](batch) if mode in self._teachers else None
         logits = self.forward(batch.inputs)
         if rest is None:
             loss = self.loss_of(logits, batch, valid)
-        else:
-            own = of_targets(log_softmax(valid.logits(logits), dim=1), valid.targets(batch.targets))
-            joint = torch.logaddexp(own, rest) - math.log(len(self.moving))
-            loss = -torch.lerp(own, joint, self.joint_weight).mean()
+            if soft is not None:
+                distance = distillation(logits, soft, self._groups[mode], self.temperature)
+                self._distance.add(distance.detach())
+                loss = torch.add(loss, distance, alpha=self.distillation)
+            return loss
+        columns, targets = valid.logits(logits), valid.targets(batch.targets)
+        value, gradient_SK = joint_loss(columns, targets, rest, len(self.moving), self.joint_weight)
+        pull = valid.widen(gradient_SK)
         if soft is not None:
-            distance = distillation(logits, soft, self._groups[mode], self.temperature)
-            self._distance.add(distance.detach())
-            loss = loss + self.distillation * distance
-        return loss
+            towards = self._groups[mode], self.temperature
+            distance, gradient = distillation_with_gradient(logits, soft, *towards)
+            pull.add_(gradient, alpha=self.distillation)
+            self._distance.add(distance)
+            value = torch.add(value, distance, alpha=self.distillation)
+        return known(logits, value, pull)
 
     def _rest_table(self, mode: int) -> Tensor | None:
         """log sum_{j != i} p_j(y|x) of every training sample, (S,): the others rest while mode i moves."""
@@ -371,9 +382,8 @@ class MOTA(AtOnce):
                 return own[:, None]
             return torch.stack([own, distances(logits, soft, self._groups[mode], self.temperature)], dim=1)
 
-        bound = self.model.bound(self.modes.theta[mode], self.modes.buffers[mode])
-        with bound, self.model.evaluating():
-            columns = over(data, compute, self.model.device).unbind(dim=1)
+        with self.model.bound(self.modes.theta[mode], self.modes.buffers[mode]), looking(self.model):
+            columns = over(data, compute, self.model.device, sample_count(self.model)).unbind(dim=1)
         # Rounding may take a distance of zero below it.
         return columns[0], max(0.0, float(columns[1].mean())) if len(columns) > 1 else 0.0
 
@@ -489,7 +499,7 @@ class MOTA(AtOnce):
             self.allocation = self.allocation.restored(state["allocation"], self.model.device)
         self._checkpoints, self._curves = None, Curves(0, 1)
         if state["checkpoints"] is not None:
-            self._checkpoints = Checkpoints(len(self.moving), self.drift_weight, self.workspace)
+            self._checkpoints = self._new_checkpoints()
             self._checkpoints.load_state_dict(state["checkpoints"])
             self._curves = Curves(len(self.moving), self.epochs)
             self._curves.load_state_dict(state["curves"])

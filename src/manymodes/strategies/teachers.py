@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from manymodes.flat import FlatModel
+from manymodes.looking import looking, sample_count
 from manymodes.modes import Modes
 from manymodes.task import Batch, Data
 from manymodes.train import over
@@ -35,8 +36,16 @@ class Teacher:
         self.groups, self.temperature = groups, temperature
         self.table: list[Tensor] | None = None
         if groups and not data.augments:
-            whole = over(data, lambda batch: torch.cat(self.on_inputs(batch.inputs), dim=1), model.device)
-            self.table = list(whole.split([len(group) for group in groups], dim=1))
+            self.table = list(self._looked_up(data).split([len(group) for group in groups], dim=1))
+
+    def _looked_up(self, data: Data) -> Tensor:
+        """All groups side by side, of all samples."""
+        per_mode, device = [], self.model.device
+        for theta, buffers in zip(self.frozen.theta, self.frozen.buffers, strict=True):
+            with self.model.bound(theta, buffers), looking(self.model):
+                compute = lambda batch: torch.cat(self._soft(batch.inputs), dim=1)  # noqa: E731
+                per_mode.append(over(data, compute, device, sample_count(self.model)))
+        return _average(per_mode)
 
     def __call__(self, batch: Batch) -> list[Tensor]:
         """One (S, |group|) tensor of log-probabilities per group."""
@@ -51,7 +60,15 @@ class Teacher:
         per_mode = []
         for theta, buffers in zip(self.frozen.theta, self.frozen.buffers, strict=True):
             with self.model.bound(theta, buffers), self.model.evaluating():
-                logits = self.forward(inputs)
-            per_mode.append([log_softmax(logits[:, g] / self.temperature, dim=1) for g in self.groups])
-        count = math.log(len(per_mode))
-        return [torch.logsumexp(torch.stack(rows), dim=0) - count for rows in zip(*per_mode, strict=True)]
+                per_mode.append(self._soft(inputs))
+        return [_average(rows) for rows in zip(*per_mode, strict=True)]
+
+    def _soft(self, inputs: Tensor) -> list[Tensor]:
+        """The bound mode's softened log-probabilities of every group."""
+        logits = self.forward(inputs)
+        return [log_softmax(logits[:, g] / self.temperature, dim=1) for g in self.groups]
+
+
+def _average(log_probs: Sequence[Tensor]) -> Tensor:
+    """Of the modes' distributions, in log space."""
+    return torch.logsumexp(torch.stack(list(log_probs)), dim=0) - math.log(len(log_probs))
