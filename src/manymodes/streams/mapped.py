@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manymodes.errors import UserError, require
-from manymodes.streams.batching import Plan, shared_memory, stacked
+from manymodes.streams.batching import Plan, keep_freed_memory, shared_memory, stacked
 from manymodes.streams.targets import gather_targets, split_pair
 from manymodes.streams.workers import work_ahead
 from manymodes.task import Batch
@@ -83,6 +83,7 @@ class MappedData:
         ahead = max(1, self.workers * self.prefetch)
         jobs = [_Job(base + at, index.tolist(), at % ahead) for at, index in enumerate(indices)]
         reader = _Reader(self.dataset, jobs, ahead if self.workers else 0)
+        keep_freed_memory()
         read = work_ahead(reader, jobs, workers=self.workers, prefetch=self.prefetch)
         for index, job, answer in zip(indices, jobs, read, strict=True):
             inputs = reader.batch(job, answer)
