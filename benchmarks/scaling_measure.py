@@ -10,8 +10,8 @@ is an epoch of MOTA's second task with two modes, trained by one process and by 
 All are measured in the same two processes, which take turns: the first works alone while the second waits,
 then both work together; what counts is the median of the rounds' ratios, of the wall's clock and, as a
 machine that others use allows to say, of the processor time of the busier process, which knows nothing of
-waiting. `reduce` is the time to add up numbers over two processes, `apart` so many runs that know nothing of
-each other. scaling_model.py makes a model of it.
+waiting. `reduce` is the time to add up numbers over two processes, `optimiser` that of a step of AdamW,
+`apart` so many runs that know nothing of each other. scaling_model.py makes a model of it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,7 +41,7 @@ from manymodes.task import TensorData
 
 STEPS = 5  # in an epoch
 WAYS = ("same_batch", "same_share", "modes")
-SIZES = (10_000, 100_000, 1_000_000, 4_000_000, 11_181_642)
+SIZES = (100, 10_000, 100_000, 1_000_000, 4_000_000, 11_181_642)
 
 
 # ---- in a process of its own ------------------------------------------------------------------------------
@@ -116,15 +117,24 @@ def in_turns(way: str, batch: int, rounds: int, size: int) -> list[list[float]]:
 
 def reduce() -> dict[int, float]:
     """Seconds to add up so many numbers."""
-    found = {}
-    for size in SIZES:
-        numbers, seconds = torch.zeros(size), []
-        for _ in range(7):
-            started = time.perf_counter()
-            distributed.sum_(numbers)
-            seconds.append(time.perf_counter() - started)
-        found[size] = median(seconds[2:])
-    return found
+    return {size: seconds_of(partial(distributed.sum_, torch.zeros(size))) for size in SIZES}
+
+
+def optimiser() -> float:
+    """Seconds of a step of AdamW."""
+    learner = finetune(1)
+    learner.begin(task(1))
+    return seconds_of(learner.optimisers[0].step)
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """The median of some calls, after some that warm up."""
+    seconds = []
+    for _ in range(13):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[3:])
 
 
 def apart(batch: int, seconds: float, folder: Path, number: int) -> float:
@@ -160,6 +170,8 @@ def work(words: argparse.Namespace) -> None:
             found: Any = apart(words.batch, words.seconds, Path(words.folder), words.number)
         elif words.work == "reduce":
             found = reduce()
+        elif words.work == "optimiser":
+            found = optimiser()
         else:
             found = in_turns(words.work, words.batch, words.rounds, words.size)
         if distributed.first():
@@ -215,7 +227,7 @@ def measured(words: argparse.Namespace) -> dict[str, Any]:
         print(f"{what}: {best:.0f} images per second alone, two processes {ratio:.2f} x ({shown}); "
               f"by processor time {cpu:.2f} x", flush=True)  # fmt: skip
         keep(found, words.json)
-    found["reduce"] = with_processes("reduce", 2)
+    found["reduce"], found["optimiser"] = with_processes("reduce", 2), with_processes("optimiser", 1)
     keep(found, words.json)
     for count in map(int, filter(None, words.runs.split(","))):
         rates = side_by_side(count, 128, words.seconds)
