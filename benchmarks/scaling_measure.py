@@ -1,15 +1,17 @@
 """What one and two processes, and 1 to 8 runs at a time, get done here; every process on one thread.
 
     python benchmarks/scaling_measure.py [--json PATH] [--rounds N] [--seconds S] [--runs 1,2,4,8] [--batch N]
-                                         [--size PIXELS]
+                                         [--size PIXELS] [--ways same_batch,same_share,modes]
 
-ResNet-18. `together` is a run on one process and on two (data parallel, the same whole batch),
-`modes` an epoch of MOTA's second task with two modes, trained by one process and by two that own one each.
-Both are measured in the same two processes, which take turns: the first works alone while the second waits,
+ResNet-18, images trained on per second. `same_batch` (strong scaling) is a run on one process and on two,
+data parallel, both with batches of --batch images in all: each of the two computes half of them. `same_share`
+(throughput) has batches of twice as many with two, so that each computes as many as one does alone. `modes`
+is an epoch of MOTA's second task with two modes, trained by one process and by two that own one each.
+All are measured in the same two processes, which take turns: the first works alone while the second waits,
 then both work together; what counts is the median of the rounds' ratios, of the wall's clock and, as a
 machine that others use allows to say, of the processor time of the busier process, which knows nothing of
-waiting. `reduce` is the time to add up numbers over two processes, `apart` so many runs that know nothing of
-each other. scaling_model.py makes a model of it.
+waiting. `reduce` is the time to add up numbers over two processes, `optimiser` that of a step of AdamW,
+`apart` so many runs that know nothing of each other. scaling_model.py makes a model of it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,8 +39,9 @@ from manymodes.modes import Modes
 from manymodes.strategies.base import Strategy
 from manymodes.task import TensorData
 
-STEPS = 2  # in an epoch
-SIZES = (10_000, 100_000, 1_000_000, 4_000_000, 11_181_642)
+STEPS = 5  # in an epoch
+WAYS = ("same_batch", "same_share", "modes")
+SIZES = (100, 10_000, 100_000, 1_000_000, 4_000_000, 11_181_642)
 
 
 # ---- in a process of its own ------------------------------------------------------------------------------
@@ -82,17 +86,19 @@ def mota(batch: int) -> Strategy:
     return learner
 
 
-def in_turns(make: Callable[[int], Strategy], batch: int, rounds: int, size: int) -> list[list[float]]:
+def in_turns(way: str, batch: int, rounds: int, size: int) -> list[list[float]]:
     """An epoch by one process and by both, round by round after one that warms up.
 
-    Images per second alone and together, then seconds of the processor alone and together.
+    Images per second alone and together, then seconds of the processor for an image, alone and together.
     """
-    given, learner, found = task(STEPS * batch, size=size), make(batch), []
-    both, alone = stepper(learner, given), None
+    make = mota if way == "modes" else finetune
+    larger, found = 2 * batch if way == "same_share" else batch, []
+    learner, alone = make(larger), None
+    both = stepper(learner, task(STEPS * larger, size=size))
     if distributed.first():
         with distributed.apart():
-            alone = stepper(make(batch), given)
-    images = STEPS * batch * len(learner.modes)
+            alone = stepper(make(batch), task(STEPS * batch, size=size))
+    images = [STEPS * each * len(learner.modes) for each in (batch, larger)]
     for _ in range(rounds + 1):
         started = time.perf_counter(), time.process_time()
         if alone is not None:
@@ -104,22 +110,31 @@ def in_turns(make: Callable[[int], Strategy], batch: int, rounds: int, size: int
         both()
         ended = time.perf_counter(), time.process_time()
         busier = max(distributed.everyone(ended[1] - began[1]))
-        rates = [images / (turn[0] - started[0]), images / (ended[0] - began[0])]
-        found.append([*rates, turn[1] - started[1], busier])
+        rates = [images[0] / (turn[0] - started[0]), images[1] / (ended[0] - began[0])]
+        found.append([*rates, (turn[1] - started[1]) / images[0], busier / images[1]])
     return found[1:]
 
 
 def reduce() -> dict[int, float]:
     """Seconds to add up so many numbers."""
-    found = {}
-    for size in SIZES:
-        numbers, seconds = torch.zeros(size), []
-        for _ in range(7):
-            started = time.perf_counter()
-            distributed.sum_(numbers)
-            seconds.append(time.perf_counter() - started)
-        found[size] = median(seconds[2:])
-    return found
+    return {size: seconds_of(partial(distributed.sum_, torch.zeros(size))) for size in SIZES}
+
+
+def optimiser() -> float:
+    """Seconds of a step of AdamW."""
+    learner = finetune(1)
+    learner.begin(task(1))
+    return seconds_of(learner.optimisers[0].step)
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """The median of some calls, after some that warm up."""
+    seconds = []
+    for _ in range(13):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[3:])
 
 
 def apart(batch: int, seconds: float, folder: Path, number: int) -> float:
@@ -155,10 +170,10 @@ def work(words: argparse.Namespace) -> None:
             found: Any = apart(words.batch, words.seconds, Path(words.folder), words.number)
         elif words.work == "reduce":
             found = reduce()
+        elif words.work == "optimiser":
+            found = optimiser()
         else:
-            found = in_turns(
-                mota if words.work == "modes" else finetune, words.batch, words.rounds, words.size
-            )
+            found = in_turns(words.work, words.batch, words.rounds, words.size)
         if distributed.first():
             print(json.dumps(found))
 
@@ -199,16 +214,11 @@ def side_by_side(count: int, batch: int, seconds: float) -> list[float]:
 
 
 def measured(words: argparse.Namespace) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "batch": words.batch,
-        "together": {},
-        "modes": {},
-        "apart": {},
-        "cores": os.cpu_count(),
-    }
-    for what in ("together", "modes"):
-        rounds = words.rounds if what == "together" else 3
-        turns = with_processes(what, 2, "--batch", words.batch, "--rounds", rounds, "--size", words.size)
+    found: dict[str, Any] = {"batch": words.batch, "size": words.size, "cores": os.cpu_count(), "apart": {}}
+    for what in words.ways.split(","):
+        turns = with_processes(
+            what, 2, "--batch", words.batch, "--rounds", words.rounds, "--size", words.size
+        )
         ratio = median(both / alone for alone, both, *_ in turns)
         cpu = median(alone / both for *_, alone, both in turns)
         best, most = (max(turn[which] for turn in turns) for which in (0, 1))
@@ -217,9 +227,9 @@ def measured(words: argparse.Namespace) -> dict[str, Any]:
         print(f"{what}: {best:.0f} images per second alone, two processes {ratio:.2f} x ({shown}); "
               f"by processor time {cpu:.2f} x", flush=True)  # fmt: skip
         keep(found, words.json)
-    found["reduce"] = with_processes("reduce", 2)
+    found["reduce"], found["optimiser"] = with_processes("reduce", 2), with_processes("optimiser", 1)
     keep(found, words.json)
-    for count in map(int, words.runs.split(",")):
+    for count in map(int, filter(None, words.runs.split(","))):
         rates = side_by_side(count, 128, words.seconds)
         found["apart"][str(count)] = sum(rates)
         print(f"{count} runs at a time: {sum(rates):.0f} images per second together", flush=True)
@@ -239,6 +249,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--runs", default="1,2,4,8")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--size", type=int, default=32, help="of the images; 64 is Tiny-ImageNet's")

@@ -12,7 +12,7 @@ memory.
     task            = epochs * epoch + N * 5.4 F S / (K R)                  the Fisher: 1.8 training passes
 
 28 bytes per parameter is what AdamW reads and writes; BatchNorm exchanges two small messages a layer and
-step. The backtracking search never runs a model and is left out, as is reading data. R, W and L of this
+step. The backtracking search never runs a model and is left out, as is reading data. R, W, L and M of this
 machine come from `scaling_measure.py`; those of a GPU are assumptions, to be replaced by your own.
 """
 
@@ -128,14 +128,14 @@ def state(stream: Stream) -> float:
 
 
 def fitted(found: dict[str, Any]) -> Machine:
-    """Of this machine, R from one process, W and L by least squares over the sizes that were added up."""
+    """Of this machine, R and M from one process, W by least squares over the sizes that were added up."""
     network, batch = counted("resnet18", found["size"]), found["batch"]
-    memory = 10e9
-    seconds = batch / found["together"]["1"] - 28 * network.parameters / memory
+    seconds = batch / found["same_batch"]["1"] - found["optimiser"]
     points = [(4.0 * int(size), took) for size, took in found["reduce"].items()]
     mean_x, mean_y = (sum(p[axis] for p in points) / len(points) for axis in (0, 1))
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
     latency = max(2e-5, min(took for _, took in points))
+    memory = 28 * network.parameters / found["optimiser"]
     return Machine("this machine", 3 * network.flops * batch / seconds, 1 / slope, latency, memory)
 
 
@@ -145,15 +145,19 @@ def fitted(found: dict[str, Any]) -> Machine:
 def check(machine: Machine, found: dict[str, Any]) -> None:
     """The model beside what two processes did: not fitted on that."""
     network, batch = counted("resnet18", found["size"]), found["batch"]
-    ratio = step(machine, network, batch, 1) / step(machine, network, batch, 2)
     print(
         f"this machine keeps up {machine.flops / 1e9:.0f} GFLOP/s a thread; an all-reduce over two processes "
-        f"moves {machine.bandwidth / 1e9:.2f} GB/s after {machine.latency * 1e6:.0f} us"
+        f"moves {machine.bandwidth / 1e9:.2f} GB/s after {machine.latency * 1e6:.0f} us; AdamW "
+        f"{machine.memory / 1e9:.0f} GB/s"
     )
-    measured = found["together"]["ratio"]
-    where = f"ResNet-18, {network.size}x{network.size}, batch {batch}"
-    print(f"two processes, {where}: {ratio:.2f} x by the model, {measured:.2f} x measured")
-    print(f"two modes on two processes: {found['modes']['ratio']:.2f} x measured")
+    print(f"two processes, ResNet-18, {network.size}x{network.size}")
+    for way, share in (("same_batch", batch // 2), ("same_share", batch)):
+        ratio = 2 * share / batch * step(machine, network, batch, 1) / step(machine, network, 2 * share, 2)
+        print(
+            f"  batch {batch} by one, {share} each by two: {ratio:.2f} x by the model, "
+            f"{found[way]['ratio']:.2f} x measured"
+        )
+    print(f"  two modes on two processes: {found['modes']['ratio']:.2f} x measured")
     one = found["apart"].get("1")
     for count, rate in found["apart"].items():
         print(f"{count} runs at a time: {rate:.0f} images per second together, {rate / one:.2f} x one run")

@@ -112,6 +112,14 @@ def test_the_pieces(results):
     assert [found["balance"] for found in results] == pytest.approx([5 / 6, 5 / 4])
 
 
+def test_processes_of_one_machine_share_memory_and_others_do_the_same(results):
+    for found in results:
+        assert found["near"]
+        close(found["between machines"]["norms"], together.norms())
+        assert found["between machines"]["gathered"].tolist() == [0, 1, 2, 3, 4]
+        assert found["between machines"]["sum"].tolist() == [0.5, 0.5]
+
+
 def test_both_cut_their_parts_into_as_many_pieces(results):
     """8 and 7 samples in threes; what rehearsal exchanges within a step would not meet otherwise."""
     for found in results:

@@ -282,6 +282,10 @@ def pair(outputs):
             return x, x
     return Pair()
 
+def loads(outputs, weights=None):
+    net = nn.Linear(6, outputs)
+    net.given = weights
+    return nn.Sequential(nn.Flatten(), net)
 number = 3
 """
 
@@ -304,6 +308,12 @@ def test_a_persons_own_network_by_import_path():
         3,
     )
     assert models.build_model("personal_nets:fixed", stream((2, 3), 10))[1].in_features == 6
+
+
+@pytest.mark.usefixtures("personal")
+def test_a_function_with_an_argument_for_weights_loads_them_itself():
+    assert models.build_model("personal_nets:loads", stream((2, 3), 4), weights="mine")[1].given == "mine"
+    assert models.build_model("personal_nets:loads", stream((2, 3), 4))[1].given is None
 
 
 @pytest.mark.usefixtures("personal")

@@ -27,10 +27,14 @@ def test_the_fit_finds_what_it_was_made_from(network):
     made = model.Machine("made", 4e10, 1.5e9, 2e-4, 10e9)
     times = {str(size): made.latency + 4 * size / made.bandwidth for size in (1, 10**6, 10**7)}
     rate = 256 / model.step(made, network, 256, 1)
-    found = model.fitted({"batch": 256, "size": 32, "together": {"1": rate}, "reduce": times})
+    took = 28 * network.parameters / made.memory
+    found = model.fitted(
+        {"batch": 256, "size": 32, "same_batch": {"1": rate}, "reduce": times, "optimiser": took}
+    )
     assert found.flops == pytest.approx(made.flops)
     assert found.bandwidth == pytest.approx(made.bandwidth)
     assert found.latency == pytest.approx(made.latency, rel=1e-3)
+    assert found.memory == pytest.approx(made.memory)
 
 
 def test_limits(network):

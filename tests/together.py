@@ -99,6 +99,16 @@ def norms() -> dict[str, list[Tensor]]:
     return found
 
 
+def between_machines() -> dict[str, Any]:
+    """What processes do that share no memory."""
+    with distributed._beside(None):
+        return {
+            "norms": norms(),
+            "gathered": distributed.gather(distributed.part(torch.arange(5)), 5),
+            "sum": distributed.sum_(torch.ones(2), torch.tensor(4.0)),
+        }
+
+
 def listening() -> list[str]:
     """The addresses at which this process or torchrun itself listens."""
     own = (f for p in (os.getpid(), os.getppid()) for f in Path(f"/proc/{p}/fd").iterdir())
@@ -120,6 +130,8 @@ def main() -> None:
             "gathered": distributed.gather(distributed.part(torch.arange(5)), 5),
             "balance": float(distributed.balance(3 - rank, 4, torch.device("cpu"))),
             "state": distributed.agreed_state({"a": [torch.tensor(rank), rank], "b": None}),
+            "near": distributed._sharing(torch.zeros(1)) is not None,
+            "between machines": between_machines(),
             "listens": listening(),
             "anyone": [distributed.anyone(rank == 1), distributed.anyone(False)],
         }

@@ -76,8 +76,8 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """d x = w / s * (g - mean(g) - xhat * mean(g * xhat)), the means over everybody's samples."""
         x, weight, mean, var, samples = ctx.saved_tensors
-        g_x, g_weight, g_bias = torch.ops.aten.native_batch_norm_backward(
-            grads[0], x, weight, mean, var, None, None, False, ctx.eps, [True, True, True]
+        _, g_weight, g_bias = torch.ops.aten.native_batch_norm_backward(
+            grads[0], x, weight, mean, var, None, None, False, ctx.eps, [False, True, True]
         )
         sums = distributed.sum_(torch.cat([g_weight, g_bias]).to(mean) / samples)
         mean_g_xhat, mean_g = sums.chunk(2)
@@ -85,7 +85,9 @@ class _Normalise(torch.autograd.Function):
         scale = inverse if weight is None else inverse * weight
         slope = scale * inverse * mean_g_xhat
         shape = (1, -1) + (1,) * (x.dim() - 2)
-        offset = (scale * mean_g - slope * mean).view(shape).to(x.dtype)
-        g_x.sub_(torch.addcmul(offset, x, slope.view(shape).to(x.dtype)))
+        scale_C11, slope_C11, offset_C11 = (
+            each.view(shape).to(x.dtype) for each in (scale, slope, slope * mean - scale * mean_g)
+        )
+        g_x = torch.addcmul(offset_C11, x, slope_C11, value=-1).addcmul_(grads[0], scale_C11)
         affine = weight is not None
         return g_x, g_weight if affine else None, g_bias if affine else None, None, None, None, None

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from manymodes import neighbours
 from manymodes.errors import UserError, one_line
 
 Value = TypeVar("Value")
@@ -25,6 +26,7 @@ LAUNCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun t
 # How long a process may work alone: the search, writing a checkpoint, an epoch of a mode more than others.
 PATIENCE = timedelta(hours=6)
 _alone = False  # whether this process works for itself at present
+_near: neighbours.Neighbours | None = None  # all the processes, if they are on one machine
 
 
 class Lost(UserError):
@@ -63,8 +65,22 @@ def joined() -> Iterator[None]:
             store = _on_loopback(int(os.environ["MASTER_PORT"]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(timeout=PATIENCE, store=store, rank=rank, world_size=world)
-    yield
+    with _beside(neighbours.met(rank, world, everyone)):
+        yield
     dist.destroy_process_group()  # not after an error: it would wait for the others
+
+
+@contextmanager
+def _beside(near: neighbours.Neighbours | None) -> Iterator[None]:
+    """Inside, what lies in the processors' memory is exchanged there."""
+    global _near
+    before, _near = _near, near
+    try:
+        yield
+    finally:
+        _near = before
+        if near is not None:
+            near.close()
 
 
 def _on_loopback(port: int) -> Any:
@@ -106,19 +122,32 @@ def gather(rows: Tensor, total: int) -> Tensor:
     shares = [len(share) for share in torch.arange(total).tensor_split(count())]
     padded = rows.new_zeros((shares[0], *rows.shape[1:]))
     padded[: len(rows)] = rows
-    found = [torch.empty_like(padded) for _ in shares]
-    _call(dist.all_gather, found, padded)
+    near = _sharing(padded)
+    if near is not None:
+        found = _call(near.gather, padded)
+    else:
+        found = [torch.empty_like(padded) for _ in shares]
+        _call(dist.all_gather, found, padded)
     return torch.cat([some[:share] for some, share in zip(found, shares, strict=True)])
 
 
 # ---- what all know --------------------------------------------------------------------------------------
 
 
-def sum_(tensor: Tensor) -> Tensor:
-    """The sum over all processes, in place."""
+def sum_(tensor: Tensor, divisor: Tensor | None = None) -> Tensor:
+    """The sum over all processes, divided by something they agree on, in place."""
     if count() > 1:
+        near = _sharing(tensor)
+        if near is not None:
+            _call(near.sum_, tensor, divisor)
+            return tensor
         _call(dist.all_reduce, tensor)
-    return tensor
+    return tensor if divisor is None else tensor.div_(divisor)
+
+
+def _sharing(tensor: Tensor) -> neighbours.Neighbours | None:
+    """All the processes, where they can exchange the tensor through memory."""
+    return _near if tensor.device.type == "cpu" else None
 
 
 def total(value: int, device: torch.device) -> int:
@@ -141,7 +170,7 @@ def mean_(sums: Tensor, value: Tensor, samples: int) -> Tensor:
     Returns the mean of the others' and this one's `value`, the mean loss, likewise.
     """
     totals = sum_(torch.stack([value * samples, torch.full_like(value, samples)]))
-    sum_(sums).div_(totals[1])
+    sum_(sums, totals[1])
     return totals[0] / totals[1]
 
 
@@ -226,11 +255,11 @@ class _Place:
         self.number, self.shape, self.dtype = number, shape, dtype
 
 
-def _call(collective: Callable[..., Any], *arguments: Any) -> None:
+def _call(collective: Callable[..., Any], *arguments: Any) -> Any:
     """A collective call; if another process is gone, one line says so."""
     try:
-        collective(*arguments)
-    except RuntimeError as error:
+        return collective(*arguments)
+    except (RuntimeError, OSError) as error:
         raise Lost(
             f"one of the {count()} processes is gone; what it said is above ({one_line(error, 80)}). The "
             "same command goes on from the last checkpoint, with any number of processes"

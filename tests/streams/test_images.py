@@ -58,10 +58,13 @@ def test_augmenting_draws_from_its_generator_alone():
 
 
 @pytest.mark.parametrize("name", list(NORMALISE))
-def test_normalise_equals_the_loop(name):
-    images = torch.randint(256, (4, 3, 5, 6), dtype=torch.uint8)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_normalise_equals_the_loop(name, layout):
+    images = torch.randint(256, (4, 3, 5, 6), dtype=torch.uint8).contiguous(memory_format=layout)
     mean, std = NORMALISE[name]
-    assert torch.allclose(Normalise(name)(images), normalise_by_loop(images, mean, std), atol=1e-6)
+    found = Normalise(name)(images)
+    assert torch.allclose(found, normalise_by_loop(images, mean, std), atol=1e-6)
+    assert found.is_contiguous(memory_format=layout)
 
 
 def test_grey_images_stay_grey():

@@ -41,7 +41,8 @@ def build_model(
     Args:
         name: A registered name, "auto", `my.module:make`, `timm:NAME`, `torchvision:NAME` or `hf:NAME`.
         stream: Gives `inputs` (features), `channels` and `outputs` to a function that has such arguments.
-        weights: Passed to `load_weights`.
+        weights: For the network's function if it has such an argument (and no `head` is given), else for
+            `load_weights`.
         head: The name of the last layer for `load_weights`, where it is not the last Linear.
         options: Arguments of the network's function.
     """
@@ -49,8 +50,8 @@ def build_model(
     factory = find_model(name)
     shape = stream.input_shape
     offered = {"inputs": prod(shape), "channels": shape[0] if shape else 1, "outputs": stream.num_outputs}
-    if name == "topped" and weights is not None:  # they are those of the part that rests
-        options, weights = options | {"weights": weights}, None
+    if weights is not None and head is None and "weights" in inspect.signature(factory).parameters:
+        options, weights = options | {"weights": weights}, None  # they may be those of a part of it
     module = factory(**_arguments(name, factory, offered, options))
     require(
         isinstance(module, nn.Module),

@@ -51,7 +51,12 @@ class Normalise:
         scale, shift = self.scale, self.shift
         if raw.shape[1] == 1 and len(scale) > 1:  # grey pictures under colour statistics: their average
             scale, shift = scale.mean(0, keepdim=True), shift.mean(0, keepdim=True)
-        return raw.to(scale.dtype).mul_(scale).add_(shift)  # in place: the result is the one new tensor
+        if raw.is_contiguous() or not raw.is_contiguous(memory_format=torch.channels_last):
+            return raw.to(scale.dtype).mul_(scale).add_(shift)  # in place: the result is the one new tensor
+        _, channels, _, width = raw.shape  # pixels one after the other: as long rows four times as fast
+        scale_X, shift_X = (v.expand(channels, 1, 1).flatten().repeat(width) for v in (scale, shift))
+        out_SHX = raw.permute(0, 2, 3, 1).flatten(2).to(scale.dtype).mul_(scale_X).add_(shift_X)
+        return out_SHX.view(len(raw), -1, width, channels).permute(0, 3, 1, 2)
 
 
 class CropFlip:
@@ -104,7 +109,8 @@ def decode(
 ) -> Tensor:
     """One image as uint8 (C, H, W); with `size`, its central square scaled to size x size.
 
-    `upright` turns photographs the way their camera says they were taken.
+    `upright` turns photographs the way their camera says they were taken. In memory the channels of a pixel
+    lie side by side, as the decoder has them and as most networks like them.
     """
     image_module, orient = _pillow()
     mode = "RGB" if channels == 3 else "L"
@@ -117,13 +123,12 @@ def decode(
             pixels = pixels if pixels.mode == mode else pixels.convert(mode)
             if size is not None and pixels.size != (size, size):
                 pixels = pixels.resize((size, size), image_module.Resampling.BILINEAR, box=_square(pixels))
-            array_HWC = np.asarray(pixels).reshape(pixels.height, pixels.width, channels)
-            array_CHW = np.array(array_HWC.transpose(2, 0, 1), order="C")
+            array_HWC = np.array(pixels).reshape(pixels.height, pixels.width, channels)
     except UserError:
         raise
     except Exception as error:  # decoders raise all sorts on broken bytes
         raise _unreadable(source, error) from None
-    return torch.from_numpy(array_CHW)
+    return torch.from_numpy(array_HWC).permute(2, 0, 1)
 
 
 def decode_all(sources: Sequence[bytes], *, size: int | None = None) -> Tensor:

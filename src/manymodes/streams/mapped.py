@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from manymodes.errors import UserError, require
+from manymodes.streams.batching import Plan, keep_freed_memory, shared_memory, stacked
 from manymodes.streams.targets import gather_targets, split_pair
 from manymodes.streams.workers import work_ahead
 from manymodes.task import Batch
@@ -79,44 +80,66 @@ class MappedData:
         if self.varies and generator is not None:
             base = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
         indices = [torch.as_tensor(index) for index in order]
-        jobs = [_Job(base + position, index.tolist()) for position, index in enumerate(indices)]
-        read = work_ahead(_Reader(self.dataset), jobs, workers=self.workers, prefetch=self.prefetch)
-        for index, inputs in zip(indices, read, strict=True):
+        ahead = max(1, self.workers * self.prefetch)
+        jobs = [_Job(base + at, index.tolist(), at % ahead) for at, index in enumerate(indices)]
+        reader = _Reader(self.dataset, jobs, ahead if self.workers else 0)
+        keep_freed_memory()
+        read = work_ahead(reader, jobs, workers=self.workers, prefetch=self.prefetch)
+        for index, job, answer in zip(indices, jobs, read, strict=True):
+            inputs = reader.batch(job, answer)
             if self.augment is not None and generator is not None:
                 inputs = self.augment(inputs, generator)
             if self.transform is not None:
                 inputs = self.transform(inputs)
-            yield Batch(index, inputs, self.targets[index.to(self.targets.device)])
+            yield Batch(index, reader.kept(inputs), self.targets[index.to(self.targets.device)])
 
 
 class _Job(NamedTuple):
-    """One batch to read: the seed for what is random in the dataset, and the sample numbers."""
+    """One batch to read: the seed for what is random in the dataset, the sample numbers, the place for it."""
 
     seed: int
     numbers: list[int]
+    place: int
 
 
 class _Reader:
-    """Reads whole batches, in a worker or at home."""
+    """Reads whole batches, in a worker or at home.
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    Workers write them where the calling process sees them, at as many places as there are batches under way:
+    a place is used again once the batch that lay there has been taken.
+    """
 
-    def __call__(self, job: _Job) -> Tensor:
-        """The inputs of one batch (S, ...)."""
+    def __init__(self, dataset: Any, jobs: list[_Job], places: int) -> None:
+        self.dataset, self.memory = dataset, None
+        if places and jobs:
+            with _seeded(jobs[0].seed):
+                plan = Plan.of(self._input(jobs[0].numbers[0]))
+            self.memory = shared_memory(places, plan.size(max(len(job.numbers) for job in jobs)))
+
+    def __call__(self, job: _Job) -> Tensor | Plan:
+        """Read one batch: the inputs (S, ...), or how they lie at its place."""
+        memory = None if self.memory is None else self.memory[job.place]
         with _seeded(job.seed):
-            return _stack([split_pair(self.dataset[i], i)[0] for i in job.numbers], job.numbers)
+            return stacked(map(self._input, job.numbers), job.numbers, memory)
+
+    def batch(self, job: _Job, answer: Tensor | Plan) -> Tensor:
+        """The inputs (S, ...) that were answered; what lies at a place will be overwritten."""
+        if isinstance(answer, Tensor):
+            return answer
+        assert self.memory is not None
+        return answer.batch(len(job.numbers), self.memory[job.place])
+
+    def kept(self, inputs: Tensor) -> Tensor:
+        """The same, to stay."""
+        passing = self.memory is not None and _same_memory(inputs, self.memory)
+        return inputs.clone() if passing else inputs
+
+    def _input(self, number: int) -> Tensor:
+        return _input(split_pair(self.dataset[number], number)[0], number)
 
 
-def _stack(inputs: list[Any], index: list[int]) -> Tensor:
-    tensors = [_input(value, i) for value, i in zip(inputs, index, strict=True)]
-    for tensor, i in zip(tensors, index, strict=True):
-        require(
-            tensor.shape == tensors[0].shape,
-            f"mixed sizes: sample {index[0]} has shape {tuple(tensors[0].shape)}, sample {i} "
-            f"{tuple(tensor.shape)}; resize them to one size",
-        )
-    return torch.stack(tensors)
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _input(value: Any, index: int) -> Tensor:

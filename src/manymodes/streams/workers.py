@@ -26,7 +26,8 @@ _work: Callable[[Any], Any]  # in a worker process: what it was started for
 def work_ahead(work: Callable[[J], R], jobs: Sequence[J], *, workers: int, prefetch: int) -> Iterator[R]:
     """work(job) for every job, in order, computed by `workers` processes.
 
-    At most workers * prefetch answers are under way or waiting. With 0 workers the caller does the work.
+    At most workers * prefetch answers are under way or waiting: a job is begun only after the answer of the
+    job so many before it has been used. With 0 workers the caller does the work.
     An exception raised by `work` is raised here; a process that dies is a UserError.
 
     >>> list(work_ahead(abs, [-1, -2], workers=0, prefetch=1))
