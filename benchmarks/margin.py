@@ -21,9 +21,9 @@ from manymodes.metrics import mean_interval
 
 METHODS = {"mota": "MOTA", "lwf-ewc": "LwF + EWC", "ewc": "EWC", "multitask": "multi-task (keeps all data)"}
 SWEEPS = {
-    "units of a layer": ("--model.hidden", (64, 128, 256, 512)),
+    "units of a layer": ("--model.hidden", (64, 256, 768)),
     "epochs a task": ("--epochs", (2, 6, 20)),
-    "tasks, a mode each": ("--tasks", (2, 3, 4, 5)),
+    "tasks, a mode each": ("--tasks", (2, 3, 5)),
 }
 USUAL = {"--model.hidden": 256, "--epochs": 6, "--tasks": 5}
 

@@ -79,3 +79,16 @@ def test_only_plain_layers_are_changed_and_only_inside():
     with pytest.raises(ZeroDivisionError), quick(dense_layers(module)):
         1 / 0  # noqa: B018
     assert "forward" not in vars(module[0])
+
+
+def test_a_pytorch_without_the_operator_is_served_by_the_ordinary_product(monkeypatch):
+    def gone(*args):
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
+
+    x, weight = torch.randn(64, 512), torch.randn(256, 512)
+    monkeypatch.setattr(products, "_by_onednn", gone)
+    products._there.cache_clear()
+    try:
+        assert torch.equal(products.product(x, weight), torch.nn.functional.linear(x, weight))
+    finally:
+        products._there.cache_clear()

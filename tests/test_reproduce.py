@@ -66,7 +66,7 @@ def test_search_logs_lie_beside_the_tuned_rows():
         for method in ("ewc", "si"):
             with (folder / f"search-{stream}-{method}.csv").open() as file:
                 trials = list(csv.DictReader(file))
-            assert len(trials) == 12
+            assert len(trials) == 16
             best = max(trials, key=lambda trial: float(trial["validation_accuracy"]))
             column = next(name for name in best if name.endswith("strength"))
             assert f"{method}:strength={float(best[column]):.4g}" in strategies

@@ -30,8 +30,17 @@ def main(argv: Sequence[str]) -> int:
     folders = [Path(folder) for folder in values.folders]
     out = Path(values.out) if values.out else folders[0]
     require(not out.exists() or out.is_dir(), f"--out {out} is a file: give a folder")
-    shown = (lambda path: print(f"  {path}", file=sys.stderr)) if values.figures else (lambda path: None)
-    written = write_report(folders, out, parse_formats(values.figures), values.title, shown)
+    figures: list[Path] = []
+
+    def on_figure(path: Path) -> None:
+        figures.append(path)
+        if sys.stderr.isatty():
+            print(f"\r  {len(figures)} figures", end="", file=sys.stderr, flush=True)
+
+    written = write_report(folders, out, parse_formats(values.figures), values.title, on_figure)
+    if figures:
+        print("\r" if sys.stderr.isatty() else "", end="", file=sys.stderr)
+        print(f"Figures: {len(figures)} files in {figures[0].parent.resolve()}")
     print(f"Report: {written[0].resolve()}")
     print(f"Tables: {', '.join(path.name for path in written[1:])}")
     return 0
