@@ -21,7 +21,7 @@ from manymodes.metrics import mean_interval
 
 METHODS = {"mota": "MOTA", "lwf-ewc": "LwF + EWC", "ewc": "EWC", "multitask": "multi-task (keeps all data)"}
 SWEEPS = {
-    "units of a layer": ("--model.hidden", (64, 256, 768)),
+    "units of a layer": ("--model.hidden", (128, 256, 768)),
     "epochs a task": ("--epochs", (2, 6, 20)),
     "tasks, a mode each": ("--tasks", (2, 3, 5)),
 }
