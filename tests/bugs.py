@@ -9,7 +9,7 @@ from torch.nn.functional import log_softmax
 from manymodes import AGEM, ER, EWC, SI, LwF
 from manymodes.strategies import lwf
 from manymodes.strategies.teachers import Teacher
-from manymodes.train import gradient, on_device
+from manymodes.train import gradient, on_device, over
 
 # ---- EWC ---------------------------------------------------------------------------------------------
 
@@ -128,6 +128,10 @@ class MismatchedKeys(LwF):
 
 
 class _InTrainMode(Teacher):
+    def _looked_up(self, data):
+        compute = lambda batch: torch.cat(self.on_inputs(batch.inputs), dim=1)  # noqa: E731
+        return over(data, compute, self.model.device)
+
     def on_inputs(self, inputs):
         rows = []
         with torch.no_grad(), self.model.bound(self.frozen.theta[0], self.frozen.buffers[0]):

@@ -310,7 +310,7 @@ def test_equal_capacity_narrows_what_has_modes():
 
 
 def test_rows_with_a_network_of_their_own_stay_within_the_largest_single_one():
-    words = ["--strategies", "finetune:model.hidden=[8],ewc,mota:lr=0.01:model.hidden=[4000,4000],ensemble",
+    words = ["--strategies", "finetune:model.hidden=[8],ewc,mota:lr=0.01:model.hidden=[4000],ensemble",
              "--model", "mlp", "--model.hidden", "[50]", "--equal-capacity"]  # fmt: skip
     fitted = at_equal_capacity(plan(words)[0])
     stream = build_stream(fitted[0])

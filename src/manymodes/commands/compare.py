@@ -124,6 +124,7 @@ def at_equal_capacity(configs: list[Config]) -> list[Config]:
     for _, group in groupby(configs, lambda config: config.stream):  # other scenarios may have other heads
         rows = list(group)
         stream = build_stream(rows[0])
-        budget = max(count_parameters(build_model(config, stream)) for config in rows)
+        alone = [config for config in rows if config.strategy.get("modes", 1) == 1] or rows
+        budget = max(count_parameters(build_model(config, stream)) for config in alone)
         found += [fitted(config, stream, budget) for config in rows]
     return found
